@@ -5,15 +5,15 @@ from typing import Final
 # Default size for a scan and for the Spark source, whose option is `splitBytes`.
 SPLIT_BYTES: Final = 128 << 20
 
-# Size for the threads of one process. It is small enough that all threads end at about the same
+# Split size for the threads of one process: small enough that all threads end at about the same
 # time, and large enough that the fixed cost of a split doesn't matter.
 THREAD_SPLIT_BYTES: Final = 32 << 20
 
-# Size for tables by key on Spark.
+# Split size for tables by key on Spark.
 TABLE_SPLIT_BYTES: Final = 256 << 20
 
-# Size for jobs. Reading 1 GiB takes some seconds; for smaller splits, Spark's overhead is longer
-# than the reading.
+# Split size for jobs. Reading 1 GiB takes some seconds; for smaller splits, Spark's overhead is
+# longer than the reading.
 JOB_SPLIT_BYTES: Final = 1 << 30
 
 # Minimum size, because for a smaller split the fixed cost of a task exceeds the cost of reading.

@@ -55,7 +55,7 @@ def check_versions(spark: str, java: str | None) -> None:
 
     Args:
         spark: Spark's version, e.g. `4.3.0`.
-        java: Java's version, e.g. `17` or `17.0.15`. None if the version is unknown and can't be
+        java: Java's version, e.g. `17` or `17.0.15`. None if unknown: then only Spark's version is
             checked.
 
     Raises:
@@ -277,7 +277,7 @@ def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[st
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Append stderr of this process and of the processes that it starts in the block to a file."""
+    """Within the block, append the stderr of this process and of its new children to a file."""
     saved = os.dup(_STDERR)
     with path.open("ab") as file:
         os.dup2(file.fileno(), _STDERR)

@@ -126,8 +126,8 @@ def make_writer(
     Raises:
         InvalidRequest: An option is invalid, a column can't be written, the mode is `overwrite`, or
             the directory does not exist.
-        UnknownTopic: The topic does not exist in the directory. With brokers, only the tasks raise
-            this error.
+        UnknownTopic: The topic does not exist in the directory. For brokers, this function does not
+            raise the error, but the tasks do.
         DirectoryLocked: Another process has locked the directory and serves no control channel.
         The errors of `make_missing_topic`.
     """

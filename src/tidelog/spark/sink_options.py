@@ -64,8 +64,8 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], target: str) -> Non
 
     Args:
         txn: The write.
-        skipped: Topics that already had a write of this application with this number or a later
-            number; for each topic, its last number.
+        skipped: Last number of each topic that already had a write of this application with the
+            same number or a later number.
         target: The directory or brokers, for the log line.
     """
     for topic, last in sorted(skipped.items()):

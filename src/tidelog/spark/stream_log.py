@@ -186,7 +186,7 @@ def freeze(now: LogSnapshot, then: LogSnapshot) -> LogSnapshot:
 
 
 def _is_other(name: TopicPartition, now: Mapping[str, str], then: Mapping[str, str]) -> bool:
-    """Return whether the name belongs to another topic in `now` than in `then`."""
+    """Return whether the topic's id in `now` differs from its id in `then`; False if unknown."""
     ids = now.get(name.topic, ""), then.get(name.topic, "")
     return all(ids) and ids[0] != ids[1]
 
@@ -294,7 +294,7 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 
 
 def _indexed(segment: "Segment", position: int) -> int:
-    """Return a batch's position before `position`, from the index; 0 if the index has none.
+    """Return the position of a batch before `position`, from the index; 0 without an entry.
 
     Uses the second to last index entry at or below `position`; `position_floor` compares the entry
     with the log.

@@ -251,7 +251,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSnapshot:
-    """Readable offsets and topic ids at one time.
+    """State of the log at one time: readable offsets and topic ids.
 
     Attributes:
         extents: The readable offsets of each existing partition.

@@ -4,9 +4,9 @@ A stream has most options of a batch read. In a stream, an option that has a mea
 batch, such as the end of the range, raises InvalidRequest with the reason. In a batch, an option of
 streams raises InvalidRequest.
 
-Contains these options, the limits of a micro-batch (`BatchLimits`), and the delay of micro-batches
-that are too small (`MinimumBatch`). Limits work as in Spark's Kafka connector, and are computed
-without I/O. Options of all reads are in `options`.
+This module has the options of streams, the limits of a micro-batch (`BatchLimits`), and the delay
+of micro-batches that are too small (`MinimumBatch`). Limits work as in Spark's Kafka connector, and
+are computed without I/O. The module `options` has the options of all reads.
 
 Source: the guide of Spark's Kafka connector.
 """

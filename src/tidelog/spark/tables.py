@@ -300,7 +300,7 @@ class TableRequest:
         place: Directory or cluster.
         topic: The topic, or one of its partitions.
         at_ms: The time in ms, inclusive; None for the whole log.
-        clock: Clock of the time.
+        clock: Clock of `at_ms`: `record` or `append`.
         inexact: What to do with a table that may lack records: `refuse` or `mark`.
         split_bytes: Approximate maximum number of bytes of log per task.
     """

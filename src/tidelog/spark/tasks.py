@@ -1,6 +1,6 @@
 """Protocols of a query: `Backend` gives access to the log, and `Task` reads a part of the plan.
 
-Also contains the reason why a range of a partition is empty (`explain`), for example because its
+The function `explain` finds the reason why a range of a partition is empty, for example that its
 records were deleted or are not visible yet. The function
 `tidelog.spark.directory_backend.open_backend` creates the backend for a query's options.
 
@@ -290,8 +290,8 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """Return the partitions that the options choose, sorted.
 
         Raises:
-            UnknownTopic: A topic or partition in the options does not exist. For a partition in
-                `assign`, a directory raises this error only in later calls.
+            UnknownTopic: A topic or partition in the options does not exist. A directory does not
+                check partitions in `assign` here, but in later calls.
         """
         ...
 

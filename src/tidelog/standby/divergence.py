@@ -120,7 +120,7 @@ def _going(copies: Sequence[Copy]) -> list[Copy]:
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
     """Remember that the leader refused a partition.
 
-    The failure becomes the copy's `problem` if it is permanent, or after several failures in a row.
+    The failure becomes the copy's `problem` if it is permanent, or if too many occur in a row.
     """
     if failure is None:
         failure = ClusterFailure(str(copy.name), what, "the leader's response lacks the partition")
@@ -190,7 +190,7 @@ def _prove(
             if top > at:
                 positions.append(copy.position_at(at))
             elif copy.batch_reaching(at) is None:
-                # the local records are below the leader's start, so the epochs are the only proof
+                # the local records are below the leader's log start, so epochs are the only proof
                 copy.agree(parted[copy.name])
             elif top > copy.leader_start:
                 positions.append(copy.position_at(top - 1))

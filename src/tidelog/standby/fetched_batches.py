@@ -2,8 +2,8 @@
 
 - The CRC of a batch does not cover its base offset, leader epoch, length and magic. A flipped bit
   in these fields is found by comparison with the neighboring batches and the high watermark.
-  Offsets must ascend. If a batch skips offsets, the next batch must begin at or above the end of
-  this batch. The last offset of every batch must be below the high watermark.
+  Offsets must ascend. A batch that skips offsets must end at or below the start of the next batch.
+  The last offset of every batch must be below the high watermark.
 - If the leader has deleted the marker of a transaction, the transaction has ended. Before the next
   records are copied, the end of the transaction is proved in two cases: the producer's next batch
   has a newer producer epoch, or the producer's next marker aborts a later transaction. The leader's
@@ -140,7 +140,8 @@ def fetch_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
     """Fetch the leader's list of aborted transactions from a position on.
 
     The result is None if the leader returns no records at the position for isolation level
-    READ_COMMITTED. In this case a transaction that began before the position is still open.
+    READ_COMMITTED. The leader returns none if a transaction that began before the position is still
+    open.
 
     Raises:
         ClusterFailure: The leader can't be reached, or its response is invalid.

@@ -352,7 +352,7 @@ class Copy:
             )
             return
         if start >= 0 and self._begin(self.leader_start):
-            return  # the response is for an offset that is now too high
+            return  # the response is for the previous, higher offset
         self.high_watermark = top
         if data.log_start_offset > self.leader_start:
             self.leader_start = min(data.log_start_offset, self._next_offset())

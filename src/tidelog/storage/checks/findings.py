@@ -117,7 +117,7 @@ def _pass_over(_value: bytes) -> None:
 
 
 def _ignore(_count: int) -> None:
-    """Ignore a number. Default of optional callbacks that receive a number."""
+    """Do nothing. Default of optional callbacks that receive a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

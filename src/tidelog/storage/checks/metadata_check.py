@@ -52,8 +52,8 @@ def check_metadata(
     Args:
         fs: File system of the directory.
         directory: Path of the directory.
-        was_clean: Whether the directory was closed cleanly and is not open now; an incomplete
-            change at the file's end is then damage, too.
+        was_clean: Whether the directory was closed cleanly and is not open now. If so, an
+            incomplete change at the file's end counts as damage.
         replay: Receives each record's value, in order, up to the first damage.
 
     Raises:

@@ -125,7 +125,7 @@ class SegmentCheck:
         yield from map(self._noted, self._check_zones(file))
 
     def _read(self, suffix: str) -> bytes | None:
-        # A sidecar can be larger than its log only if the log is tiny.
+        # A sidecar is not larger than its log, unless the log is tiny.
         limit = max(self.facts.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
         data = self.partition.read(files.file_name(self.base_offset, suffix), limit=limit)
         if data is not None:

@@ -90,7 +90,7 @@ def _save_recovery_point(check: DirectoryCheck, name: TopicPartition, offset: in
     try:
         points = text_files.read_offset_checkpoint(check.fs, path)
     except CorruptFile:
-        points = {}  # without their points, other partitions are recovered from their start
+        points = {}  # partitions without a point are recovered from their start
     points[name] = max(points.get(name, 0), offset)
     text_files.write_offset_checkpoint(check.fs, path, dict(sorted(points.items())))
 

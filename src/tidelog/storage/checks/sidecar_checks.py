@@ -1,10 +1,10 @@
 """Checks the files beside a log file against the log: indexes, append times, snapshots, epochs.
 
 - Offset index: each entry has the last offset and the position of a batch. Time index: each entry
-  names the first batch with a new largest timestamp; the last entry of a finished segment has the
-  segment's largest timestamp. So every flipped bit of an entry is found. If the last entry of a
-  finished segment's time index is missing, searches return wrong results. Any other missing entry
-  only makes searches slower.
+  names a batch whose timestamp is larger than all timestamps before it; the last entry of a
+  finished segment has the segment's largest timestamp. So every flipped bit of an entry is found.
+  If the last entry of a finished segment's time index is missing, searches return wrong results.
+  Any other missing entry only makes searches slower.
 - `.appendtime` is primary data. The check verifies its chain of checksums, the rules for its rows,
   and the batches that the rows name. From a damaged row on, append times are unknown, and the next
   open for writing records this in the file.

@@ -44,8 +44,8 @@ class ClockWatch:
 
         Args:
             clock: The clock to watch.
-            limit_ms: How many ms wall time may advance more than monotonic time between two calls
-                of `now_ms`.
+            limit_ms: Maximum number of ms by which wall time may advance more than monotonic time
+                between two calls of `now_ms`.
             accepted_ms: Append times up to this time, inclusive, may be ahead of the clock by
                 more than the limit.
         """
@@ -61,8 +61,8 @@ class ClockWatch:
         """Return wall time in ms.
 
         Args:
-            limit_ms: How many ms wall time may have advanced more than monotonic time since the
-                last call; None for the limit that was passed to the constructor.
+            limit_ms: Maximum number of ms by which wall time may have advanced more than monotonic
+                time since the last call; None for the limit that was passed to the constructor.
 
         Raises:
             ClockJump: Wall time advanced more than the limit allows. After the first error, every

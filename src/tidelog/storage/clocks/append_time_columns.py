@@ -104,8 +104,8 @@ def _sealed(
 ) -> tuple[bytes, int]:
     """Return two values: the rows as bytes, each with its checksum, and the last checksum.
 
-    The first row's checksum continues `crc`. The checksum of each later row continues the previous
-    row's checksum.
+    The checksum of each row continues the previous row's checksum; the first row's checksum
+    continues `crc`.
     """
     rows = np.zeros(len(relative), ROW_TYPE)
     rows["ms"], rows["relative"], rows["batch_crc"] = append_ms, relative, batch_crcs

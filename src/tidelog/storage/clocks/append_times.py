@@ -1,11 +1,11 @@
 """The file `BASE.appendtime`: when the log received each record of a segment.
 
-A row (ms, offset) means that the records of the row's run were appended at `ms`; -1 means unknown.
-A row's run is the records from the row's offset up to the next row's offset, exclusive. The times
-of offsets before the first row are unknown. Offsets increase strictly. Exception: a known row may
-have the same offset as a preceding unknown row. Known times never decrease. A known row also has
-the fingerprint of the batch that starts at the row's offset, so that the row can be compared with
-the log (`tidelog.storage.segment.append_time_trust`).
+A row (ms, offset) gives the append time of the row's run: the records from the row's offset up to
+the next row's offset, exclusive. A time of -1 means unknown. The times of offsets before the first
+row are unknown. Offsets increase strictly. Exception: a known row may have the same offset as a
+preceding unknown row. Known times never decrease. A known row also has the fingerprint of the batch
+that starts at the row's offset, so that the row can be compared with the log
+(`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
 - The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
