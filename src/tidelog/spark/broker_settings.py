@@ -46,9 +46,9 @@ _RENAMED: Final = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 
-# Settings of Kafka's clients that have no effect on a read. Most of these settings have no effect
-# because a read writes nothing, joins no group and commits no offsets. A read ignores such settings
-# with a warning, so that an application can use one set of settings for all its clients.
+# Settings of Kafka's clients that have no effect on a read. Most of them are for writes, group
+# membership or offset commits, which a read does not use. A read ignores such settings with a
+# warning, so that an application can use one set of settings for all its clients.
 _IGNORED: Final = frozenset(
     {
         *("acks", "linger.ms", "batch.size", "buffer.memory", "compression.type", "max.block.ms"),

@@ -99,8 +99,8 @@ class WriteOutcome(NamedTuple):
         records: Number of records written.
         was_done: True in two cases: all rows had been written before, or a later batch had been
             written before. If True, this attempt wrote nothing.
-        note: Text returned by the claim's `note`, in this attempt or in the attempt that wrote the
-            rows; "" if there is no text, or if a later batch had been written.
+        note: Text that the claim's `note` returned in the attempt that wrote the rows, which may be
+            this attempt; "" if there is no text, or if a later batch had been written.
         skipped: Topics that already had this batch or a later batch, so that this attempt wrote no
             rows to them. The value is the number of the topic's last batch.
     """

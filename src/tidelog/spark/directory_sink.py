@@ -1,7 +1,7 @@
 """Sink to a directory, for batch and stream: tasks stage segments; a commit makes them visible.
 
-Contains the driver's commit, the ids of commits, and a task's writer (`TaskWriter`), which converts
-rows to staged segments of partitions without creating an object for each row.
+Contains the driver's commit, the ids of commits, and the writer of a task (`TaskWriter`).
+`TaskWriter` converts rows to staged segments without creating an object for each row.
 `storage.directory.staging` defines the names of staged files, and `storage.directory.attach`
 attaches the files.
 

@@ -145,8 +145,9 @@ def start_offsets(
     Args:
         start: Start of a new query, from the options.
         snapshot: Existing partitions and their offsets.
-        offsets_for_times: Function that returns, by partition, the offset of the first record
-            at or after the partition's time; None if there is no such record.
+        offsets_for_times: Function from a time in ms for each partition to an offset for each
+            partition: the offset of the first record at or after the time; None if there is no such
+            record.
 
     Raises:
         InvalidRequest: An option with values by partition omits a partition, or lists a partition

@@ -1,7 +1,7 @@
 """Ranges of offsets, and their division among tasks. Needs no Spark.
 
-Ranges are split by their numbers of offsets, as in Spark's Kafka connector, because the number of
-records or bytes in a range is known only to the broker.
+As in Spark's Kafka connector, ranges are split by their numbers of offsets, because the driver does
+not know how many records or bytes a range has.
 
 Source: minPartitions and maxRecordsPerPartition in the guide of Spark's Kafka connector.
 """

@@ -8,8 +8,8 @@ Invariants: an option that means the same as an option of Spark's Kafka connecto
 Names are case-insensitive. An unknown option is an error, because a query with a misspelled option
 could read a whole topic, or write to another place. The error's message suggests a known option
 with a similar name, if there is one. A date or a local time needs a zone; numbers are times in ms,
-as in the Kafka connector. An option that applies only to directories or only to brokers is refused
-for the other kind of source, with the reason.
+as in the Kafka connector. An option for directories is refused if the query reads brokers, and an
+option for brokers if it reads a directory; the error gives the reason.
 """
 
 import difflib
@@ -495,9 +495,9 @@ class SourceOptions:
         end_ms: End of the time range in ms, exclusive: one time for all partitions, or a time for
             each partition; None for no end.
         clock: Clock of the time range.
-        is_exact: Whether exactly the records in the time range are read. If false, the read begins
-            at the first record at or after the range's start, and ends before the first record at
-            or after the range's end.
+        is_exact: Whether exactly the records in the time range are read. If false, all records are
+            read from the first record at or after the range's start up to the first record at or
+            after the range's end, exclusive.
         needs_match: Whether it is an error if no record is at or after the start time.
         strict: Whether records without a time are an error.
         columns: Columns of a row, in order.
@@ -676,7 +676,7 @@ def _table(options: Options, now_ms: int) -> TableOptions | None:
 
 
 def not_of_directories(option: str) -> str:
-    """Return the error message for an option of brokers that is given with the option path."""
+    """Return the message for an option that applies to brokers but is given with path."""
     return f"option {option} applies to brokers only, but path names a directory; leave it out"
 
 

@@ -4,9 +4,9 @@ Contains the limits (`FilterLimits`), and the range of each partition that optio
 request. Options are parsed in `options`.
 
 Invariants: if the limits implement a filter exactly, Spark need not apply the filter again. If the
-limits exclude only some of the records that don't match the filter, the filter is returned to
-Spark, which applies it to the rows. Topic, partition and offset are never null, so a filter on them
-is either true or false. A comparison with a time is never true for a record without a time.
+limits let records through that don't match the filter, the filter is returned to Spark, and Spark
+applies it to the rows. Topic, partition and offset are never null, so a filter on them is either
+true or false. A comparison with a time is never true for a record without a time.
 """
 
 import operator
@@ -107,8 +107,8 @@ class LimitMaker:
 
     def take(self, filters: Iterable[Filter]) -> None:
         """Convert filters. Add the filters that Spark must still apply to `returned`."""
-        # If another filter limits the same time, it already excludes nulls, and the filter "is not
-        # null" has no effect. So "is not null" filters are converted after all other filters.
+        # A filter "is not null" has no effect if another filter limits the same time, because a
+        # time limit excludes nulls. So "is not null" filters are converted after all other filters.
         late = [one for one in filters if not self._take(one)]
         for one in late:
             if not self._is_implied(one):
@@ -200,9 +200,9 @@ def _bounds(
 ) -> tuple[tuple[int, int], bool] | None:
     """Return the range [a, b) of integers that a filter can match, and whether all of them match.
 
-    Returns None if the filter is not a limit, or if a constant has another type than the column. A
-    constant may be between two integers, so `floor` rounds it down and `ceil` rounds it up. If a
-    constant has another type than the column, both functions return None.
+    Returns None if the filter is of a type that gives no range, or if a constant has another type
+    than the column. A constant may be between two integers, so `floor` rounds it down and `ceil`
+    rounds it up. If a constant has another type than the column, both functions return None.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)

@@ -23,8 +23,8 @@ from tidelog.errors import ConfigError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.server.security.sasl import LoginFailed
 
-# Subject of a certificate, in the form that `getpeercert` of a TLS socket returns: parts, each of
-# which has one or more pairs of a name and a value.
+# Subject of a certificate, in the form that `getpeercert` of a TLS socket returns. Each part of the
+# subject has one or more pairs of a name and a value.
 Subject: TypeAlias = Iterable[Iterable[tuple[str, str]]]
 
 _SETTING: Final = "ssl.principal.mapping.rules"

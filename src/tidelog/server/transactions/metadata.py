@@ -343,8 +343,9 @@ def plan_init(
 def _may_continue(metadata: TransactionMetadata, expected: ProducerRef) -> bool:
     """Whether a request with this expected id and epoch may come from the current producer.
 
-    True in three cases: no producer was initialized yet; the expected id is the current id; the
-    expected id and epoch are the previous id and its last epoch.
+    The result is True in three cases: the transactional id has no producer yet; the expected id is
+    the current producer id; the expected id and epoch are the previous producer id and its last
+    epoch.
     """
     return (
         metadata.producer_epoch == NO_PRODUCER_EPOCH
