@@ -612,8 +612,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # From brokers, an exact read reads all records after the range's start, so `exact` is not
-        # the default.
+        # From brokers, `exact` reads all records after the range's start, so it is no default.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(
