@@ -187,8 +187,8 @@ class DirectoryWriter(DataSourceArrowWriter):
         self._options = options
         self._commit_id = commit_id
         # If all topics already have this write's number or a later number, the tasks write nothing.
-        # Otherwise the tasks stage all rows, and the commit leaves out topics that have such a
-        # number.
+        # Otherwise the tasks stage all rows, and the commit leaves out topics that already have
+        # this number or a later one.
         self._is_done = (version := self._version(())) is not None and is_committed(
             options, version
         )

@@ -223,7 +223,7 @@ class LoopGate:
 
 
 class _Proxy(Protocol[_Target_co]):
-    """Object for another thread that represents an object of the event loop's thread."""
+    """Proxy with which another thread uses an object of the event loop's thread."""
 
     _gate: LoopGate
 
@@ -234,7 +234,7 @@ class _Proxy(Protocol[_Target_co]):
 def on_loop(
     call: Callable[Concatenate[_Target_co, _P], _Result],
 ) -> Callable[Concatenate[_Proxy[_Target_co], _P], _Result]:
-    """Return a proxy's method, which executes the target's method `call` on the event loop."""
+    """Return a method for proxies that executes the target's method `call` on the event loop."""
 
     @wraps(call)
     def method(self: _Proxy[_Target_co], /, *args: _P.args, **keywords: _P.kwargs) -> _Result:
@@ -244,7 +244,7 @@ def on_loop(
 
 
 class SwapsOnLoop:
-    """Proxy for a log's `SegmentSwaps` in another thread; implements `SwapAccess`."""
+    """Proxy with which another thread uses a log's `SegmentSwaps`; implements `SwapAccess`."""
 
     def __init__(self, swaps: SegmentSwaps, gate: LoopGate) -> None:
         self._target = swaps
@@ -259,7 +259,7 @@ class SwapsOnLoop:
 
 
 class LogOnLoop(LogAccess):
-    """Proxy for a log of the event loop's thread in another thread.
+    """Proxy with which another thread uses a log of the event loop's thread.
 
     Calls that change the log or its caches are executed on the loop. Values such as the list of
     segments and the log's start and end are read directly.
@@ -297,7 +297,7 @@ class LogOnLoop(LogAccess):
 
 
 class LogDirOnLoop:
-    """Proxy for the broker's directory in another thread; implements `DirectoryAccess`.
+    """Proxy with which another thread uses the broker's directory; implements `DirectoryAccess`.
 
     Calls that use logs or topics are executed on the event loop. The other thread itself reads
     values that never change, and makes thread-safe calls. Calls that sync files to the disk are

@@ -37,7 +37,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """Operation, with Kafka's number. ANY is for filters only."""
+    """Operation, with Kafka's number. The value ANY is for filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -58,7 +58,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Permission, with Kafka's number. ANY is for filters only."""
+    """Permission, with Kafka's number. The value ANY is for filters only."""
 
     UNKNOWN = 0
     ANY = 1

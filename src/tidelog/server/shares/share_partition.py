@@ -117,9 +117,9 @@ class Acquisition:
     def _cut(self, first: int, last: int) -> int:
         """Return the last offset to acquire.
 
-        The last offset of the range, or of a batch if the range has too many records. The result
-        may be inside a batch in two cases: the limit is strict, or the whole batch would exceed
-        `ACQUIRED_MAX`.
+        The result is the last offset of the range, or of a batch if the range has too many records
+        for the member. The result may be inside a batch in two cases: the limit is strict, or the
+        whole batch would exceed `ACQUIRED_MAX`.
         """
         limit = first + self._remaining - 1
         if limit >= last:

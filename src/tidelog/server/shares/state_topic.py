@@ -5,9 +5,9 @@ partition. A snapshot has the complete state. A tombstone (a record without a va
 of a snapshot deletes the state. An update has only the changes of one write. A later update of an
 offset replaces an earlier update, and offsets below the start are omitted. After a configured
 number of updates, a snapshot is written. For each share partition, only its last snapshot and the
-records after it are needed. So the log start moves to the oldest snapshot that is the last one of
-its share partition. To let the log start move on, a new snapshot is written for share partitions
-whose last snapshot is old.
+records after it are needed. So the log start moves to the oldest of the share partitions' last
+snapshots. To let the log start move on, a new snapshot is written for share partitions whose last
+snapshot is old.
 
 `coordinator.state_topic` loads partitions of the topic, and reloads them after a failure.
 
@@ -210,7 +210,7 @@ def snapshot_record(key: ShareKey, state: PersistedState, now_ms: int) -> KeyVal
 
 
 def update_record(key: ShareKey, snapshot_epoch: int, update: Update) -> KeyValue:
-    """Encode an update that follows the snapshot of this epoch."""
+    """Encode an update of the state whose last snapshot has the epoch `snapshot_epoch`."""
     named = ShareUpdateKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition)
     value = ShareUpdateValue(
         snapshot_epoch=snapshot_epoch,

@@ -250,7 +250,7 @@ class TransactionStates:
     # -- changes -----------------------------------------------------------------------------
 
     def create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Transaction:
-        """Create the state of a new id. The first transition writes it to the log."""
+        """Create the state of a new id. The first transition writes the state to the log."""
         assert transactional_id not in self._by_id
         transaction = Transaction(
             TransactionMetadata(
