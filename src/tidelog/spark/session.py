@@ -88,7 +88,7 @@ def check_driver() -> None:
 
 
 def check_session(spark: "SparkSession") -> None:
-    """Raise an error if a session's Spark or Java is unsupported. This runs one small query.
+    """Raise an error if a session's Spark or Java is unsupported. Runs one small query.
 
     Raises:
         UnsupportedVersion: The version of Spark or Java is not supported.
@@ -102,7 +102,7 @@ def refusing_source() -> "type[DataSource]":
     """Return a data source `tidelog` that only raises an error, used if the real source can't load.
 
     The error is UnsupportedVersion if Spark or Java is unsupported, and MissingDependency if a
-    package is missing. Otherwise it is the error of the import.
+    package is missing. If neither is the cause, the error is that of the failed import.
     """
     from pyspark.sql.datasource import DataSource
 

@@ -330,9 +330,9 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
         """Return record time and append time in ms of the first record at or after each offset.
 
-        A time is None if unknown. The result leaves out partitions without such a record and
-        damaged partitions. The result also leaves out all partitions of brokers, because the times
-        of their records are unknown before the records are fetched.
+        A time is None if unknown. The result leaves out damaged partitions and partitions without a
+        record from the offset on. It also leaves out all partitions of brokers, which don't report
+        times of records before the records are fetched.
         """
         ...
 

@@ -272,8 +272,8 @@ def _set_option(descriptor: int, option: int) -> bool:
     """Set a TCP option to 1 on one socket; return whether the socket is a TCP connection.
 
     Calls setsockopt directly, because a Python socket for the descriptor would set the process's
-    default timeout, if any. Such a timeout would make the connection non-blocking for the code that
-    owns it.
+    default timeout, if any. A timeout would make the connection non-blocking for the code that owns
+    it.
     """
     on = ctypes.c_int(1)
     call = ctypes.CDLL(None).setsockopt

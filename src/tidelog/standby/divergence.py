@@ -1,6 +1,6 @@
 """Divergence of a standby's copies from their leader: comparison, proof and truncation.
 
-Divergence is found by comparing the ends of all leader epochs of the standby's records. Then the
+To find a divergence, the ends of all leader epochs of the standby's records are compared. Then the
 last local batch is compared with the leader's batch at the same offset, since two leaders may have
 used the same epoch. If the epochs diverge, records are truncated only after the leader has proved
 the divergence. The proof has two parts. First, two requests to the leader return the same ends of

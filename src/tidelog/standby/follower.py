@@ -238,8 +238,8 @@ class Follower(Closing):
     def _sync_topic(self, topic: LeaderTopic, leader_settings: LeaderSettings | None) -> None:
         """Sync a topic with the leader's topic.
 
-        If the leader doesn't return all retention settings, retention doesn't run for the topic in
-        this directory. If the directory doesn't have the topic, the topic is not created.
+        If the leader doesn't return all retention settings, a topic that the directory lacks is not
+        created, and retention doesn't run for a topic that the directory has.
         """
         name = topic.name
         if has_deletion_settings(leader_settings):

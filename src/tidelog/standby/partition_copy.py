@@ -238,8 +238,8 @@ class Copy:
         if offset is None and self.is_out_of_range and leader_end < self.log.log_end_offset:
             if self.batch_reaching(leader_end) is not None:
                 return leader_end
-            # There are no local records at or after `leader_end`, because retention has deleted
-            # them; only the log end offset is higher.
+            # Retention has deleted all local records at or after `leader_end`; only the log end
+            # offset is still higher.
             self.log.truncate_to(leader_end)
         return offset
 

@@ -201,8 +201,8 @@ def _sync_settings(
 ) -> None:
     """Change the settings that differ from the leader's settings.
 
-    If a setting has its default at the leader, the local setting is reset. Exceptions: settings of
-    tidelog, and settings that the standby overrides. Settings that the leader does not return stay
+    If a setting has its default at the leader, the local setting is reset, except for settings of
+    tidelog and settings that the standby overrides. Settings that the leader does not return stay
     unchanged.
     """
     changes: dict[str, str | None] = {

@@ -9,8 +9,8 @@ that starts at the row's offset, so that the row can be compared with the log
 
 **No time is ever guessed:**
 - The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
-  are not used, even if they are right. Otherwise records of the invalid row would get the previous
-  row's time.
+  are not used, even if they are right: if they were used, records of the invalid row would get the
+  previous row's time.
 - In a damaged file the last valid row is used only for its own offset, because only the next row
   would show where the run ends, and rows of later appends may be missing.
 - A closed file ends with an unknown row. So a closed file that ends with a known row counts as
@@ -43,8 +43,8 @@ from uuid import UUID
 from tidelog.record.coding import crc32c
 from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
 
-# Minimum number of rows for which columns are extracted by byte slices. For this number of rows,
-# byte slices are ten times faster than a loop over the rows.
+# Minimum number of rows for which columns are extracted by byte slices: for so many rows, slices
+# are ten times faster than unpacking row by row.
 _MANY_ROWS: Final = 64
 
 _TOPIC_ID_AT: Final = slice(8, 24)
@@ -250,8 +250,8 @@ class AppendTimes:
         If storing the records in the log then fails, revert the change with `truncate_to`.
 
         Args:
-            offset: First offset of the append. This offset is above the last row's offset, or equal
-                to it if the last row is unknown.
+            offset: First offset of the append. Above the last row's offset, or equal to the last
+                row's offset if that row's time is unknown.
             append_ms: Append time in ms, not below the last known time or `floor_ms`.
             batch_crc: Fingerprint of the record batch at `offset`.
 
@@ -307,7 +307,7 @@ class AppendTimes:
     def truncate_to(self, offset: int) -> int:
         """Drop rows from `offset` on; return the size in bytes to truncate the file to.
 
-        If the last remaining row has a known time, its run is open again. The truncation must be
+        If the last remaining row has a known time, its run again has no end. The truncation must be
         durable before records are appended to the log. Otherwise rows of removed records could be
         mistaken for rows of new records.
         """
