@@ -122,9 +122,8 @@ class Copy:
         # response also has the batch after it.
         self._jump: tuple[int, int] | None = None
         # Pairs of the last stable offset and the high watermark of a response. A pair is kept if it
-        # shows that the leader ended a transaction that is still open here, and deleted its marker.
-        # `_ended` is a confirmed pair. `_candidate` is the pair of the last response; the next
-        # response has to confirm it.
+        # shows that the leader ended a transaction that is still open here. `_ended` is a confirmed
+        # pair. `_candidate` is the pair of the last response; the next response has to confirm it.
         self._ended: tuple[int, int] | None = None
         self._candidate: tuple[int, int] | None = None
 
