@@ -8,16 +8,16 @@
 3. Each segment with records of the key is rewritten without these records. A separate step for each
    segment exchanges the old segment for the new one (`attach`). Batches without records of the key
    are copied unchanged. A batch that loses all records becomes an empty batch, so offsets and
-   sequences are kept. Before the first exchange, the compaction history stores the earliest time as
-   of which a table is still exact.
+   sequences are kept. Before the first exchange, a time is stored in the compaction history: a
+   table of the topic's keys is exact only as of this time or later.
 4. In a tier, objects with records of the key are replaced first, one segment at a time, with one
    compare-and-swap for each segment. The old objects, and all other objects that the manifest does
    not name, are removed without the grace period. A reader with an older plan finds that the
    objects are missing, and plans again. Copies of local segments are dropped before these segments
    are exchanged; a later tier run copies the segments again.
-5. Files that wait for deletion are removed if they contain the key. Then all files are read once
-   more. The receipt lists the files that still contain the key, and the places that no program on
-   this machine can reach.
+5. Files that wait for deletion are removed if they contain the key. Then all of the partitions'
+   files are searched for the key again. The receipt lists the files that still contain the key, and
+   the places that no program on this machine can reach.
 
 If a crash interrupts an erasure, some segments may already be rewritten; a repeated erasure does
 the rest. The key's bytes stay in the tombstone until compaction or retention removes the tombstone.
@@ -269,7 +269,7 @@ def _search_bytes(file: "File", key: bytes) -> tuple[str, int, list[int]]:
         if not stats.end_at and read_bytes < size - position:
             read_bytes *= 2
             continue
-        used = stats.end_at or len(chunk)  # a torn end has no whole record
+        used = stats.end_at or len(chunk)  # the rest is a torn batch, without a whole record
         digest.update(memoryview(chunk)[:used])
         position, read_bytes = position + used, _CHUNK_BYTES
     return digest.hexdigest(), size, offsets
@@ -310,13 +310,13 @@ class Erasure:
         is_executed: Whether the key was to be erased; False if it was only searched for.
         removal: Part of a sentence on how long a tombstone stays in this topic.
         searched: All log files, as they were before the erasure.
-        tombstones: Partition and offset of each tombstone that stays. The erasure has appended it,
-            or it is the key's only record in its partition.
+        tombstones: Partition and offset of each tombstone that stays. A tombstone stays if the
+            erasure appended it, or if it is the key's only record in its partition.
         left: All log files, as they are after the erasure.
         lost_times: For each segment with damaged or lost append times that the erasure would
             rewrite or has rewritten, a sentence on these times.
-        removed: Removed files and objects that contained the key. The files were waiting for
-            deletion; the objects were in the tier.
+        removed: Removed files and tier objects that contained the key. Each removed file was
+            waiting for deletion.
         not_reached: Files that still contain records to erase, with up to 10 offsets of each file.
     """
 
@@ -377,7 +377,7 @@ class Erasure:
     def _notes(self, partitions: Set[int]) -> list[str]:
         """Return sentences on the tombstones that stay, and on tables that become inexact.
 
-        `partitions` are the partitions that have records to erase.
+        `partitions` are the numbers of the partitions that have records to erase.
         """
         notes = [*self.lost_times]
         if self.tombstones:
@@ -504,7 +504,7 @@ def _removal(config: TopicConfig) -> str:
 def _refuse_standby(log_dir: "DirectoryAccess") -> None:
     """Raise InvalidRequest for a standby.
 
-    A tombstone of its own would make the standby diverge from its leader.
+    An erasure would append a tombstone that the standby's leader does not have.
     """
     if log_dir.env.files.exists(f"{log_dir.path}/{GROUPS_FILE}"):
         raise InvalidRequest(
@@ -613,8 +613,8 @@ class _Purger:
         self._work.tombstones.append((self._name.partition, answer.base_offset))
         self._log.roll()
         self._log.flush()
-        # The tombstone is in the segment that was active before the roll. The tombstone is kept,
-        # because `hits` does not have its offset.
+        # The tombstone is in the segment that was active before the roll. If this segment is
+        # rewritten, the tombstone stays, because its offset is not in `hits`.
         bases = {each.base_offset: each for each in self._log.segments if not each.is_tiered}
         here = [base for base in sorted(hits) if base in bases]
         staged: list[NewSegment] = []
@@ -678,8 +678,8 @@ class _Purger:
         )
         write_history(self._fs, directory, history)
         if self._log_dir.cleaner_offset(self._name) is None:
-            # A history is valid only with a checkpoint, and this partition has no checkpoint if it
-            # was never compacted.
+            # A history is valid only with a cleaner checkpoint. A partition that was never
+            # compacted has no cleaner checkpoint.
             self._log_dir.note_cleaned(self._name, self._log.log_start_offset)
 
     def _was_whole(self, directory: str) -> bool:
@@ -709,7 +709,7 @@ def _later(earlier_ms: int, ms: int) -> int:
 def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memoryview:
     """Return a batch's bytes without the records of these offsets.
 
-    If the batch has no such record, its bytes are unchanged.
+    If the batch has no record at these offsets, the batch's bytes are returned unchanged.
 
     Offsets, sequences, times and codec of the remaining records are kept. If no record remains, the
     result is an empty batch with the same offsets and sequences.
@@ -724,7 +724,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
         return build_empty_batch(
             base_offset=batch.base_offset,
             last_offset=batch.last_offset,
-            # The batch has no record, so a time index must not contain a time for it.
+            # Without a timestamp, no time index contains an entry for this empty batch.
             max_timestamp=NO_TIMESTAMP,
             timestamp_type=batch.timestamp_type,
             leader_epoch=batch.leader_epoch,
@@ -761,9 +761,9 @@ def purge_tier(
         log_dir: Log directory, open for writing. During the call, no other job may move this
             partition's segments.
         name: The partition.
-        hits: Offsets of records to remove, by the base offset of their segment. If some of these
-            segments are local, the tier's copies are dropped from the first of these local segments
-            on.
+        hits: Offsets of records to remove, by the base offset of their segment. If local segments
+            are among them, the tier's copies of the first such segment and of all later segments
+            are dropped.
 
     Raises:
         CorruptData: A batch or object is damaged; the error has its path. Earlier segments were

@@ -36,7 +36,7 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 APPEND_TIME_SUFFIX: Final = ".appendtime"
 ZONES_SUFFIX: Final = ".zones"
 
-# Appended to the whole name, e.g. `00000000000000000000.timeindex.swap`.
+# Suffixes that are appended to a file's whole name, as in `00000000000000000000.timeindex.swap`.
 DELETED_SUFFIX: Final = ".deleted"
 
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -50,12 +50,12 @@ class LogFile(NamedTuple):
 
     Attributes:
         suffix: Suffix of the file's name.
-        is_primary: Whether the file can't be rebuilt. A file that is not primary can be rebuilt
-            from the log.
-        sync_rank: Rank in the order in which a segment's files are synced; None for a file that is
-            never synced, because it has its own checksum and can be rebuilt.
-        is_of_segment: Whether the file exists only together with the segment. For a snapshot the
-            value is False, because a snapshot belongs to an offset.
+        is_primary: True for a file that can't be rebuilt. All other files can be rebuilt from the
+            log.
+        sync_rank: Position of the file in the order in which a segment's files are synced. None for
+            a file that is never synced, because the file has its own checksum and can be rebuilt.
+        is_of_segment: Whether the file exists only together with the segment. False for a producer
+            snapshot, which belongs to an offset.
         is_summed: Whether a zone map stores the file's length and checksum.
     """
 
@@ -79,7 +79,7 @@ LOG_FILES: Final = (
     LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),
 )
 
-# All suffixes in two orders: with the log's suffix first, and with the log's suffix last.
+# All suffixes in two orders: `LOG_FIRST` begins with `.log`, and `LOG_LAST` ends with `.log`.
 LOG_FIRST: Final = tuple(file.suffix for file in LOG_FILES)
 
 LOG_LAST: Final = (*LOG_FIRST[1:], LOG_FIRST[0])
@@ -176,7 +176,7 @@ def parse_file_name(name: str) -> tuple[int, str] | None:
 def log_sizes(fs: FileSystem, directory: str) -> list[int]:
     """Return the sizes in bytes of a partition's log files.
 
-    Files that are removed meanwhile are left out.
+    Files that are removed during the call are left out.
     """
     sizes: list[int] = []
     with suppress(FileNotFoundError):
@@ -196,7 +196,7 @@ def partition_dir_name(partition: TopicPartition) -> str:
 def parse_partition_dir(name: str) -> TopicPartition | None:
     """Return the partition of a partition directory's name, None for other names.
 
-    Names that end with `-delete` or `-stray` also count as other names.
+    Return None also for a name that ends with `-delete` or `-stray`.
     """
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or int(match[2]) > INT32_MAX or match[1] in (".", ".."):
@@ -250,10 +250,11 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
             return drawn
 
 
-# If the last change of a directory is older than this time in ms, the next change is certain to
-# change the modification time. This time is longer than the time resolution of any file system (2 s
-# on FAT). If the modification time is not a whole second, `SETTLED_FINE_MS` suffices, because the
-# modification time then comes from the system's clock, which ticks every 10 ms.
+# If the last change of a directory is older than this number of ms, the next change is certain to
+# change the directory's modification time. The number is larger than the time resolution of any
+# file system (2 s on FAT). If the modification time is not a whole second, `SETTLED_FINE_MS`
+# suffices, because the modification time then comes from the system's clock, which ticks every 10
+# ms.
 SETTLED_MS: Final = 3_000
 
 SETTLED_FINE_MS: Final = 100
@@ -265,16 +266,17 @@ FolderStamp = tuple[int, tuple[int, int]]
 def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
     """Return a value that changes whenever the entries of a directory change.
 
-    Return None if such a change is not certain to be seen.
+    Return None if a change of the entries might leave the value unchanged.
 
-    The modification time changes when an entry is added, renamed or removed. Exception: the second
-    of two changes within the resolution of this time may leave the time unchanged. So the result is
-    None shortly after a change. The result is also None in an object store. Call this function
-    before the entries are read.
+    The value contains the directory's modification time, which changes when an entry is added,
+    renamed or removed. But the file system stores this time with a limited resolution. If two
+    changes follow each other within the resolution, the second change may leave the time unchanged.
+    So the function returns None shortly after a change, and always for an object store. Call this
+    function before the directory's entries are read.
     """
     status = env.files.stat(folder)
-    # If the file system's clock is ahead of `env.clock`, the time may look recent or be in the
-    # future. Then the result is None, too.
+    # If the file system's clock is ahead of `env.clock`, the modification time may look recent or
+    # be in the future. The result is None also in this case.
     age_ms = SETTLED_FINE_MS if status.mtime_ms % 1_000 else SETTLED_MS
     if 0 < status.mtime_ms <= env.clock.now_ms() - age_ms:
         return status.mtime_ms, status.identity
@@ -403,8 +405,8 @@ def write_atomically(
     Write `path` + `.tmp`, sync this file, and rename it. Then sync the directory if `sync_name` is
     set. Raises OSError if a call fails; then `path` has its old or its new content. If `is_durable`
     is false, nothing is synced, and a power loss may leave a torn file. If the disk is full, the
-    directory's reserve file is removed and the write is repeated, because this write may be a part
-    of freeing space.
+    directory's reserve file is removed and the write is repeated, because freeing disk space may
+    require this write.
     """
     try:
         _write_once(fs, path, data, sync_name=sync_name, is_durable=is_durable)

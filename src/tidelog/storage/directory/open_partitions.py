@@ -3,11 +3,11 @@
 `OpenPartitions` alone holds open logs, readers, their handles and maps. `OpenPartitions` does not
 use the files of the lock, the registry and the checkpoints: `TopicAdmin` knows the partitions, and
 `OffsetCheckpoints` stores their offsets. Opening a log reads files, may recover the log, and syncs
-files. This takes too long for an event loop, so another thread can open the log. A log that another
+files. An event loop must not wait that long, so another thread can open the log. A log that another
 thread has opened counts as open only after the directory's thread has taken it over. If the
 directory's thread needs the log earlier, it waits for the other thread. If the other thread has not
-begun, the directory's thread cancels the opening and opens the log itself. So no partition is
-opened twice at a time.
+begun, the directory's thread cancels the opening and opens the log itself. So two threads never
+open the same partition at the same time.
 
 A partition has at most one open log. A log that is offline because its disk failed is kept until
 `reopen` replaces it.
@@ -169,9 +169,9 @@ class OpenPartitions:
     def _take(self, name: TopicPartition) -> "Log | None":
         """Wait for a log that another thread opens, and return this log.
 
-        Returns None if no other thread opens the log. If the other thread has not begun, its
-        opening is canceled, and the result is None, too.
-        Raises the error of the other thread; the next call then returns None.
+        Returns None if no other thread opens the log. If the other thread has not begun the
+        opening, this method cancels the opening and returns None. If the opening failed, this
+        method raises the other thread's error once; the next call for the partition returns None.
         """
         opening = self._openings.pop(name, None)
         if opening is None or opening.cancel() or opening.cancelled():
@@ -188,8 +188,8 @@ class OpenPartitions:
             name: The partition.
             submit: Calls a function in a thread. If the function raises an error, the next call of
                 `log` for this partition raises this error.
-            to_write: Whether the thread also stores the leader epoch durably. Otherwise the first
-                append does that.
+            to_write: Whether the thread also stores the leader epoch durably. If False, the first
+                append stores the leader epoch.
 
         Returns:
             A future that is done when the partition is open or could not be opened; None if the
@@ -257,8 +257,8 @@ class OpenPartitions:
         checkpoints.unsynced_points.pop(name, None)
         if rules.deferrals is not None:
             with typed_reads(context.directory):
-                # Creates the file of notes if another program created the partition. With notes,
-                # recovery can distinguish legitimate gaps from lost records.
+                # Creates the file of segment notes if another program created the partition.
+                # Recovery uses segment notes to distinguish legitimate gaps from lost records.
                 begin_notes(self._fs, context.directory)
         for line in log.recovery_report.actions:
             self._context.report(line)
@@ -299,8 +299,8 @@ class OpenPartitions:
 
         The log of a partition that is not offline is returned unchanged. A commit that the
         failure interrupted is completed first. Data that is not synced is rewritten before the
-        recovery, because after a failed sync the operating system may mark pages as written
-        although they never reached the disk.
+        recovery. The reason: after a failed sync, the operating system may treat pages as written
+        that never reached the disk.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -349,7 +349,7 @@ class OpenPartitions:
         Returns:
             A function that cancels openings that have not begun, waits until no thread works on any
             of these logs, and gives up logs that were opened meanwhile. Any thread may call the
-            function.
+            returned function.
         """
         logs = {name: log for name, log in self._logs.items() if name.topic in topics}
         for name, log in logs.items():
@@ -419,8 +419,8 @@ class OpenPartitions:
             stopped.
         """
         failure: StorageFailure | None = None
-        # If the last stop was clean, damage does not prevent another clean stop. If the last stop
-        # was hard, damage prevents a clean stop, because only recovery would find the damage again.
+        # Damage prevents a clean stop only if the last stop was hard: only the recovery after a
+        # hard stop would find this damage again.
         has_new_damage = False
         for name in list(self._openings):
             with suppress(TidelogError, OSError):  # no caller needs this log

@@ -1,25 +1,26 @@
 """Publishes staged files as parts of their partitions: all files of a commit, or none.
 
 An attach, an exchange and a cleaning each stage their files in their own way (`Change.stage`). All
-other steps are the same for these three operations. Only this module defines the order of the
-steps:
+other steps are the same for an attach, an exchange and a cleaning. Only this module defines the
+order of the steps:
 
 1. The path of the commit record is entered in `CommitRecords.under_way`, which prevents a reopening
    of the record's partitions until the procedure ends.
 2. Each change stages its files: the files are durable under staged names.
 3. The commit record is renamed into place (`commits.publish`). Before the rename, readers without a
-   lock see the old segments. After the rename, these readers see the new segments.
+   lock see the old segments. After the rename, readers without a lock see the new segments.
 4. Each log renames the files into place and shows the segments (`SegmentSwaps.show`).
 5. The new names are synced, the writers' marks are stored, and the record is removed
    (`commits.conclude`).
-6. Files of old segments are removed. If `Change.keeps_old` is true, they are removed only after
-   `file.delete.delay.ms`.
+6. Files of old segments are removed. If `Change.keeps_old` is true, these files are removed only
+   after `file.delete.delay.ms`.
 
-After a failure before the record exists, the staged files are removed, and the partitions continue
-with their old segments. If the removal fails, the partitions go offline. A later failure takes all
-partitions of the commit offline, because only reopening them shows which segments they have. After
-a crash before step 3 each log has the old segments. After a crash that follows step 3 each log has
-the new segments, because the next opening for writing carries out the record again.
+After a failure before the commit record exists, the staged files are removed, and the partitions
+continue with their old segments. If staged files can't be removed, the partitions go offline. A
+failure after the commit record exists takes all partitions of the commit offline, because only
+reopening a partition shows which segments it has. After a crash before step 3 each log has the old
+segments. After a crash that follows step 3 each log has the new segments, because the next opening
+for writing repeats the steps that the commit record describes.
 
 Needs the directory's lock. While a change that replaces segments is in progress, segments of its
 partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.
@@ -73,8 +74,8 @@ class Change(ABC):
         """Remove the files that `stage` has made, even if `stage` failed.
 
         Raises:
-            OSError: Some files could not be removed. The next opening might use them as a part of
-                the log.
+            OSError: Some files could not be removed. The next opening might use these files as a
+                part of the log.
         """
 
     @property
@@ -93,8 +94,9 @@ class Change(ABC):
         """Yield the old segments' files whose names the new segments don't use; raises OSError."""
         new_names = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
-            # A snapshot describes the producers at its offset, and no change alters these
-            # producers. So if a new segment has the same base offset, the old snapshot is kept.
+            # A producer snapshot describes the producers at its offset, and no change alters these
+            # producers. So an old segment's snapshot is kept if a new segment has the same base
+            # offset.
             for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
                 name = files.file_name(base, suffix)
                 if name not in new_names and self._fs.exists(f"{self._directory}/{name}"):
@@ -121,8 +123,8 @@ def publish(
 ) -> None:
     """Make changes of partitions visible by one commit.
 
-    After an error the partitions have the old segments, or they are offline. If they are offline,
-    only reopening them shows which segments they have.
+    After an error the partitions have the old segments, or they are offline. Only reopening an
+    offline partition shows which segments it has.
 
     Args:
         log_dir: The directory, open for writing.
@@ -176,8 +178,8 @@ def _stage(
     changes: Sequence[Change], marks: Mapping[str, Mark], path: str, operation: str
 ) -> Commit:
     for change in changes:
-        # A partition may have been reopened before `under_way` was set; this is detected here.
-        # Since then, `under_way` prevents a reopen.
+        # Detect a partition that was reopened before `under_way` was set. A set `under_way`
+        # prevents a reopening.
         if change.old and not change.log.swaps.still_has(change.old):
             reason = "segments to replace were truncated, deleted or replaced meanwhile"
             raise StorageFailure(path, operation, reason)
@@ -192,7 +194,7 @@ def _stage(
 def _undo(
     fs: FileSystem, record: str, changes: Sequence[Change], operation: str, reason: str
 ) -> None:
-    """Remove the staged files. If the record exists or a call fails, take partitions offline."""
+    """Remove the staged files; take all partitions offline if the record exists or a call fails."""
     try:
         if fs.exists(record):
             _go_offline(changes, operation, reason)  # the commit is visible, and may be durable

@@ -3,14 +3,15 @@
 Many writers may stage at the same time, in other processes or on other machines. A writer does not
 need the directory's lock: a staged file is called `NAME.log.staging`, and neither tidelog nor Kafka
 uses a file with this suffix as a part of the log. The file's records are visible only after the
-module `attach` has attached or exchanged the file. This step requires the lock. Staged files of
-crashed jobs are removed by the first attach that finds them unmodified for more than 7 days.
+module `attach` has attached or exchanged the file, which requires the directory's lock. Staged
+files of crashed jobs are removed by the first attach that finds them unmodified for more than 7
+days.
 
 This module owns:
 
 - `StagedWriter`, which writes files to attach: any number of `append`, then `finish` or `discard`.
   The writer is not thread-safe. The offsets in each file begin at 0.
-- The topic's rules for these files.
+- The check of staged files against the topic's rules (`check_staged`).
 - `SegmentPass`, the pass over a staged file that makes a segment of it. The pass checks every
   batch, and makes the indexes and append times of the new segment. The pass assigns an offset, a
   leader epoch and, with LogAppendTime, a timestamp to each batch that is attached.
@@ -62,8 +63,8 @@ from tidelog.types import (
 
 STAGING_SUFFIX: Final = ".staging"
 
-# A staged file that has not changed for this time in ms counts as left by a crashed job. A job may
-# run for days.
+# A staged file that has not changed for this time in ms counts as left by a crashed job. The time
+# is long, because a running job may take days.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
 
 # Minimum size of a write in bytes, except for the last write of a file. Batches are collected until
@@ -292,7 +293,7 @@ class StagedWriter:
 def write_staged(fs: FileSystem, path: str, content: Buffer) -> None:
     """Write a whole file durably under a name that no program reads yet; raises OSError.
 
-    A file of an earlier attempt is replaced. The name itself is not synced.
+    A file of an earlier attempt is replaced. The content is synced, the directory entry is not.
     """
     file = fs.open(path, create=True)
     try:

@@ -6,16 +6,18 @@ topics that are deleted.
 
 A new partition directory needs no sync of its own, because one sync makes the names of all
 directories of a call durable. The registry's file lists the topic with its id, so a missing
-directory can be created when the partition is opened. `partition.metadata` is written durably
-before the partition takes its first record, as in Kafka, and before the directory of topics is
-marked as cleanly stopped. A power loss before this write can leave the file missing or torn. The
-file is then written again, with the registry's id.
+directory can be created when the partition is opened. A partition's `partition.metadata` is written
+durably before the partition takes its first record, as in Kafka. It is also written before the
+directory of topics is marked as cleanly stopped. A power loss before this durable write can leave
+`partition.metadata` missing or torn. A missing or torn `partition.metadata` is written again, with
+the registry's topic id.
 
-Topics of one call are deleted by one write of the registry's file. The file lists these topics as
-deleted. So directories with the names of these topics are ignored until the directories are durably
-renamed. After a crash each topic is either whole or deleted, even if some renames were lost. The
-next opening for writing removes directories that still have their old names. The content of a
-renamed directory is removed afterwards.
+All topics of one call are deleted by one write of the registry's file, which then lists them as
+deleted. While the file lists a topic as deleted, directories with the topic's name are ignored; the
+entry stays until these directories are durably renamed. So after a crash each topic is either whole
+or deleted, even if some renames were lost. The next opening for writing removes directories of
+deleted topics that still have their old names. The content of a renamed directory is removed after
+the renaming.
 
 Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the partition is
 removed from the checkpoints).
@@ -226,8 +228,8 @@ class TopicAdmin:
         cluster has only some of a topic's partitions.
         """
         info = self.get(topic)
-        # The largest number of a directory determines the partition count, and a stray directory
-        # may have any number. So a count above the limit is not used.
+        # A topic's partition count can come from the largest partition number of a directory, and a
+        # stray directory may have any number. So a count above `PARTITION_COUNT_LIMIT` is not used.
         is_counted = not info.foreign and info.partitions <= PARTITION_COUNT_LIMIT
         numbers = range(info.partitions) if is_counted else info.present
         return [TopicPartition(topic, number) for number in numbers]
@@ -241,10 +243,10 @@ class TopicAdmin:
         ]
 
     def knows_age_limit(self, name: str) -> bool:
-        """Return whether a topic's `retention.ms` was set, for the topic or by a broker.
+        """Return whether a topic's `retention.ms` is known: set for the topic or by a broker.
 
-        Always true if the directory was opened with defaults, as by a broker, because the value is
-        then known, even if it is Kafka's default.
+        If a directory was opened with defaults, as a broker opens it, every topic's `retention.ms`
+        is known, even if it has Kafka's default.
         """
         if self._fixed_defaults is not None or "retention.ms" in self.get(name).given:
             return True
@@ -410,12 +412,13 @@ class TopicAdmin:
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
         """Hide topics and detach their logs: the quick part of `delete`.
 
-        The caller must not change any topic until the returned function has finished.
+        The caller must not change any topic until the function that `hide` returns has finished.
 
         Returns:
-            A function that deletes the topics. Call it once, in any thread. It returns the paths of
-            the topics' renamed directories, for `remove_set_aside`. If the function raises an
-            error, the topics are shown again.
+            A function that deletes the topics. The caller must call this function once, in any
+            thread. The function returns the paths of the topics' renamed directories, for
+            `remove_set_aside`. If the deletion fails, the function shows the topics again and
+            raises the error.
 
         Raises:
             UnknownTopic, ReadOnly: Nothing was hidden.
@@ -427,7 +430,7 @@ class TopicAdmin:
 
         def delete() -> list[str]:
             try:
-                wait()  # otherwise a log might create a file later
+                wait()  # a log that is still in use might create a file after the deletion
                 partitions = self._delete_hidden(hidden)
             except BaseException as error:
                 with self._changing:
@@ -457,8 +460,9 @@ class TopicAdmin:
 
         Returns the new paths of the directories.
 
-        A failure of the disk is only reported. The next creation of a topic with one of these
-        names, or the next opening for writing, tries to rename the remaining directories.
+        If the disk fails, this method reports the failure and raises no error. The next creation of
+        a topic with one of these names, or the next opening for writing, tries to rename the
+        remaining directories.
         """
         renamed: list[str] = []
         try:
@@ -551,8 +555,8 @@ class PartitionDirs:
                 this topic are removed again, if the disk allows that.
 
         Raises:
-            OSError: The names could not be synced. All new directories were removed again, if the
-                disk allowed that.
+            OSError: The directories' names could not be synced. All new directories were removed
+                again, if the disk allowed the removal.
         """
         failed = {}
         lacking = {info.name: _lacking(info) for info in topics}

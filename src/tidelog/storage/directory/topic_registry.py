@@ -1,20 +1,21 @@
 """The topics of a directory, from `tidelog-topics.json` and the partition directories.
 
 Kafka keeps names, ids, partition counts and settings of topics in its controllers' metadata log,
-which a tidelog directory does not have. So tidelog keeps these values in a small file at the top of
-the directory. Each change replaces this file atomically. Only the holder of the directory's lock
-changes the file, through `TopicRegistry`, which creates no partition directory and takes no lock.
-The functions of this module only read, except `give_ids`.
+which a tidelog directory does not have. A tidelog directory keeps names, ids, partition counts and
+settings of topics in `tidelog-topics.json` instead. Each change replaces this file atomically. Only
+the holder of the directory's lock changes the file, through `TopicRegistry`, which creates no
+partition directory and takes no lock. The functions of this module only read, except `give_ids`.
 
 A topic exists if the file or a partition directory has its name. A topic that the file does not
 list (Kafka wrote its directories) gets the default settings and is called foreign. Kafka uses the
-topic ids in the `partition.metadata` of the partition directories. So if no directory has the topic
-id of the file, but some directories have another id, tidelog uses the first of these other ids.
+topic ids in the `partition.metadata` of the partition directories. These ids take precedence over a
+topic's id in the file: if all ids of the topic's directories differ from the file's id, tidelog
+uses the first id of a directory.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
 
-`deleted` is present only while directories of deleted topics may still have their old names. A
+The file has `deleted` only while directories of deleted topics may still have their old names. A
 deletion is atomic: all topics that one write of the file adds to `deleted` are deleted by this
 write. A partition directory of a topic in `deleted` is ignored if its `partition.metadata` has the
 listed id, or no readable id.
@@ -206,8 +207,8 @@ class TopicInfo(TopicDisplay):
         given: The settings that were set for the topic, under Kafka's names; all other settings
             have their defaults.
         config: All settings.
-        foreign: Whether the topics file does not list the topic. The settings of such a topic are
-            unknown.
+        foreign: Whether the topic is missing from the topics file. The settings of a foreign topic
+            are unknown.
     """
 
     name: str
@@ -320,7 +321,7 @@ def give_ids(
             for path in paths:
                 write_partition_metadata(files, path, topic_id)
         except OSError:
-            continue  # the next open uses the id that was written to some directories
+            continue  # if some directories got the id, the next open uses this id
         topics[name] = replace(info, topic_id=topic_id)
 
 
@@ -343,7 +344,8 @@ def _take_leftovers(
             if topic_id in theirs
         ]
         leftovers += stale
-        # The other directories belong to a topic that another program created with that name.
+        # Directories with another topic id belong to a topic that another program created with the
+        # deleted topic's name.
         if len(stale) < len(partitions):
             present[name] = tuple(
                 partition.partition for partition in partitions if partition not in stale
@@ -473,7 +475,8 @@ class NewTopic(NamedTuple):
 # A created topic, and notes on its settings.
 CreatedTopic: TypeAlias = tuple[TopicInfo, list[ConfigNote]]
 
-# Creates the partition directories of topics; returns the error of each topic for which this fails.
+# Creates the partition directories of topics; returns errors by the names of the topics that
+# failed.
 Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
 
 
@@ -603,8 +606,8 @@ class TopicRegistry:
     def delete_hidden(self, hidden: Iterable[TopicInfo]) -> None:
         """Delete the hidden topics, in one write of the file: all of them, or none.
 
-        The directories of these topics are ignored from then on. Call `forget_deleted` after the
-        directories are durably renamed or removed.
+        From then on, the directories of the deleted topics are ignored. Call `forget_deleted` after
+        the directories are durably renamed or removed.
 
         Raises:
             OSError: The write failed, and the file may or may not list the topics as deleted; call
@@ -636,7 +639,7 @@ class TopicRegistry:
     def forget_deleted(self, names: Collection[str]) -> None:
         """Forget deleted topics whose directories are durably renamed or removed.
 
-        The next write of the file omits these topics.
+        The next write of the topics file omits the forgotten topics.
         """
         self._deleted = {n: topic_id for n, topic_id in self._deleted.items() if n not in names}
 
@@ -778,7 +781,8 @@ def absent_error(
 ) -> MissingFile | None:
     """Return the error for partitions without a directory that the topics file lists.
 
-    Returns None if there are none. `among` limits the partitions; None means all of the topic.
+    Returns None if every partition has a directory. Only partitions in `among` are checked; None
+    checks all partitions of the topic.
     """
     absent = set(range(info.partitions)) - set(info.present)
     if among is not None:

@@ -81,24 +81,24 @@ class SegmentStory:
         end_offset: End of the segment's offsets, exclusive.
         size_bytes: Size of the segment's log file.
         offsets: Number of the segment's offsets from the log start on.
-        removed: Number of these offsets whose records compaction has removed; 0 if the segment was
-            not compacted, None if it is unknown.
-        records: Number of these offsets with a record; None if it is unknown.
-        markers: Number of these offsets with a marker of a transaction; 0 if it is unknown.
+        removed: Number of `offsets` whose records compaction has removed; 0 if the segment was not
+            compacted, None if unknown.
+        records: Number of `offsets` that have a record; None if unknown.
+        markers: Number of `offsets` that have a transaction marker; 0 if unknown.
         reason: Why the segment was rolled; OPEN if it is active, UNKNOWN if there is no note on the
             roll.
         roll_ms: When the segment was rolled, in ms by the wall clock; None if unknown.
         times: The times from which retention computes the segment's age.
-        smallest_timestamp: Smallest timestamp of the segment, from its zone map; None if the
-            segment has no zone map, or no record with a timestamp.
+        smallest_timestamp: Smallest timestamp of the segment, from its zone map. None if the
+            segment has no zone map, or if no record has a timestamp.
         first_append_ms: Earliest known append time, None if none is known.
         last_append_ms: Latest known append time, None if none is known.
         unknown_append: Ranges [start, end) of offsets whose append time is unknown; see
             `unknown_appends`.
         keeping: How long the topic's own policy keeps the segment.
-        record: Offset and timestamp of the record from whose time `keeping` counts; None if
-            `keeping` does not count from a record, or this record can't be read.
-        kafka: How long Kafka's rule, the policy `record`, would keep the segment.
+        record: Offset and timestamp of the record whose time starts the period `keeping`. None if
+            `keeping` does not start at a record's time, or if the record can't be read.
+        kafka: How long the policy `record`, which is Kafka's rule, would keep the segment.
         due: Rule by which the next retention deletes the segment; None if the segment stays.
         size_room_bytes: Bytes by which the log has to grow until retention by size deletes the
             segment; None if the topic has no size limit.
@@ -445,8 +445,8 @@ class _Explanation:
 def _counts(segment: Segment, start: int) -> tuple[int | None, int]:
     """Return how many records and how many markers a segment has from offset `start` on.
 
-    Returns None and 0 if this is unknown, because the segment is damaged, or because it has no zone
-    map and is too large to read.
+    Returns None and 0 in two cases: the segment is damaged; or the segment has no zone map, and is
+    too large to read.
     """
     zones = None if segment.is_active else segment.zones
     records = markers = 0
@@ -482,7 +482,7 @@ def _same(times: SegmentTimes) -> SegmentTimes:
 
 
 def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] | None:
-    """Return offset and timestamp of the record from whose time retention counts, or None."""
+    """Return offset and timestamp of the record whose time retention uses, None if unknown."""
     is_records = counted.offset != NO_OFFSET or counted.basis is TimeBasis.APPEND_TIME
     if not is_records or not segment.size_bytes:
         return None
@@ -498,8 +498,8 @@ def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] 
 def _first_counting(part: LogSlice, counted: CountedTime) -> tuple[int, int] | None:
     """Return offset and timestamp of the first record whose time is the counted time or later.
 
-    If the counted time has no offset, returns offset and timestamp of the last record. Returns None
-    if there is no such record.
+    If `counted` has no offset, returns offset and timestamp of the last record. Returns None if no
+    record qualifies.
     """
     last = None
     for position, batch in part.batches():
@@ -534,9 +534,9 @@ class DueSegment:
 def applied_config(log_dir: "DirectoryAccess", topic: str) -> TopicConfig:
     """Return a topic's settings as retention applies them in a directory without a broker.
 
-    The returned settings have no age limit if the topic has no `retention.ms` of its own and the
-    broker's value is unknown, because the broker may keep data for longer than Kafka's default.
-    Raises UnknownTopic.
+    If `retention.ms` is not set for the topic, and the broker's value is unknown, the returned
+    settings have no age limit: the broker may keep data for longer than Kafka's default. Raises
+    UnknownTopic.
     """
     config = log_dir.topic(topic).config
     return config if log_dir.knows_age_limit(topic) else replace(config, retention_ms=-1)

@@ -47,7 +47,8 @@ LOOP_COMPRESSED_BYTES: Final = 256 << 10
 class LongCheck(Exception):
     """Raised if checking an append takes too long for an event loop.
 
-    The caller then runs `Log.check_append` or `Log.check_set` in another thread.
+    A caller that catches this exception runs `Log.check_append` or `Log.check_set` in another
+    thread.
     """
 
 
@@ -253,7 +254,8 @@ def write_anew(
 def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memoryview:
     """Return the bytes of all batches up to `last`, inclusive, in a writable buffer.
 
-    The buffer is a view of `data` if `data` is writable and the terms have `owned`; else a copy.
+    The buffer is a view of `data` if `data` is writable and `terms.owned` is true. Otherwise the
+    buffer is a copy.
     """
     view = memoryview(data)[: last.at + last.size_bytes]
     return view if terms.owned and not view.readonly else bytearray(view)
@@ -262,7 +264,7 @@ def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memor
 def stamps_by_append_clock(config: TopicConfig) -> bool:
     """Return whether a topic has LogAppendTime, but stores no append times.
 
-    For such a topic the append clock gives the timestamps, so that the timestamps never decrease.
+    The timestamps of such a topic come from the append clock, so that they never decrease.
     """
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     return is_stamped and not config.tidelog_append_time_enable

@@ -9,8 +9,8 @@ An append (`AppendWriter`):
    transactions; flush if a flush is due; then make the append visible to readers.
 
 A single append runs the three steps one after the other. `log.append_together` appends to several
-logs. It runs each step for all of these logs before the next step, so that the step's code and data
-stay in the CPU caches.
+logs: it runs step 1 for all logs, then step 2 for all logs, then step 3. So the code and data of a
+step stay in the CPU caches.
 
 A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
 segment. Then the roll syncs the old segment, writes the producers' snapshot and the old segment's

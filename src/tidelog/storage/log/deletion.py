@@ -2,8 +2,9 @@
 
 DeleteRecords moves the log start. Retention deletes whole segments and moves the log start. The
 deleted segments are first hidden from readers. Then the segments' files are renamed to `.deleted`.
-The files are unlinked `file.delete.delay.ms` later. The new log start is on disk before the files
-are renamed. A crash may leave `.deleted` files; the next opening of the log removes them.
+The `.deleted` files are unlinked `file.delete.delay.ms` after the renaming. The new log start is on
+disk before the files are renamed. A crash may leave `.deleted` files; the next opening of the log
+removes them.
 
 Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 """

@@ -131,8 +131,8 @@ class FailureGuard:
         self.deferred_calls: list[Callable[[], None]] | None = None
         self.is_closed = False
         self.is_changed = is_changed
-        # Whether deferred work has failed, which the owner's thread may not know yet; and whether
-        # the disk may lack data that was written.
+        # `_is_broken`: whether deferred work has failed, even if the owner's thread does not know
+        # this yet. `_is_in_doubt`: whether the disk may lack data that was written.
         self._is_broken = False
         self._is_in_doubt = False
 

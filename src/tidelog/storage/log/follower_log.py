@@ -50,8 +50,8 @@ class FollowerLog(LogPart):
         """Append a leader's batches unchanged, with their offsets, epochs and timestamps.
 
         If the offsets do not fit into one segment, because compaction has left large gaps, the
-        batches are appended in parts, and each later part begins a new segment. All batches are
-        checked before the first part is written.
+        batches are appended in parts, and each later part begins a new segment. All batches of the
+        call are checked before the first part is written.
 
         Args:
             data: Whole batches, in order.
@@ -115,8 +115,8 @@ class FollowerLog(LogPart):
     def _observe_stamps(self, batches: Sequence[Batch]) -> None:
         """Advance the append clock to the LogAppendTime of the leader's batches.
 
-        If this log later takes appends of its own, these appends must not get an earlier time than
-        the copied batches. The draft of KIP-32 requires this.
+        If a follower's log later takes appends of its own, the draft of KIP-32 requires that these
+        appends get no earlier time than the copied batches.
         """
         for batch in batches:
             stamped = stamped_ms(batch)
@@ -147,9 +147,9 @@ class FollowerLog(LogPart):
     def note_leader_epoch(self, epoch: int) -> None:
         """Record that the leader writes under `epoch` from the log end on.
 
-        Do nothing if the log already has this epoch or a later one. Because the log then has an
-        entry for `epoch`, a follower that is promoted writes under a later epoch, even if it has
-        not copied a record of `epoch`.
+        Do nothing if the log already has this epoch or a later one. The noted `epoch` makes a
+        promoted follower write under a later epoch, even if the follower has not copied a record of
+        `epoch`.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -162,8 +162,8 @@ class FollowerLog(LogPart):
     def end_lost_transactions(self, stable: int) -> list[int]:
         """Durably end the transactions whose markers the leader no longer has.
 
-        It is unknown whether the ended transactions were committed. The records of these
-        transactions become visible to readers of committed records.
+        It is unknown whether the ended transactions were committed. The ended transactions' records
+        become visible to readers of committed records.
 
         Args:
             stable: Offset below which the leader has no open transaction. The log must already
@@ -188,11 +188,11 @@ class FollowerLog(LogPart):
     def end_transactions_of(self, next_firsts: Mapping[int, int]) -> None:
         """Durably end the lost transactions of producers that have begun another transaction.
 
-        A transaction is lost if the leader no longer has its marker.
+        A transaction is lost if the leader no longer has the marker that ended the transaction.
 
         Args:
-            next_firsts: By producer id, the first offset of the producer's next transaction, which
-                remains open.
+            next_firsts: First offset of the producer's next transaction, by producer id. The next
+                transactions remain open.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -206,9 +206,10 @@ class FollowerLog(LogPart):
 
     def _end_lost(self, ended: list[int], stable: int) -> list[int]:
         if ended:
-            # The log has no markers that end these transactions. If a later marker of the same
-            # producer were appended to the active segment, a reader that starts at this segment's
-            # base would treat that marker as the end of these transactions. So begin a new segment.
+            # The log has no markers that end the transactions in `ended`, so a new segment begins
+            # here. A later marker of the same producer must not be in the present active segment: a
+            # reader that starts at this segment's base would treat the marker as the end of a
+            # transaction in `ended`.
             end, context = self._segments.end_offset, self._segments.context
             self._roller.end_segment(end, RollReason.REQUEST)
             self._guard.settle()

@@ -61,10 +61,10 @@ class LeaderEpochs:
     def assign(self, epoch: int, start: int) -> bool:
         """Record that `epoch` begins at offset `start`; return whether the list changed.
 
-        If `epoch` is already the newest entry's epoch and `start` is at or after that entry's
-        start, nothing changes. Otherwise, all entries whose epoch is `epoch` or later, or whose
-        start is at or after `start`, are removed, for example after a truncation. Then the entry
-        (`epoch`, `start`) is added.
+        If the newest entry has the epoch `epoch` and a start at or below `start`, nothing changes.
+        Otherwise the entry (`epoch`, `start`) is added, after two kinds of entries are removed:
+        entries of `epoch` or a later epoch, and entries that start at or after `start`. Such
+        entries exist, for example, after a truncation.
 
         Raises:
             InvalidRequest: The epoch or the offset is negative; nothing was changed.
@@ -156,7 +156,9 @@ class LeaderEpochs:
 
 
 class EpochCheckpoint:
-    """Leader epochs of an open log, and their file. Only the thread that appends may use it.
+    """Leader epochs of an open log, and the file `leader-epoch-checkpoint`.
+
+    Only the thread that appends may use an object of this class.
 
     Attributes:
         epochs: Epochs of the log's records.
@@ -169,8 +171,8 @@ class EpochCheckpoint:
 
         Args:
             context: The partition's files.
-            settle: Waits for deferred writes. Without this wait, a deferred write could overwrite a
-                newer file.
+            settle: Waits for deferred writes. A write of the file waits first, because a deferred
+                write could otherwise overwrite the newer file.
         """
         self._fs = context.env.files
         self._path = f"{context.directory}/{LEADER_EPOCH_CHECKPOINT_FILE}"
@@ -218,7 +220,7 @@ class EpochCheckpoint:
     def note_copied(self, batches: Sequence[Batch]) -> None:
         """Store the epochs of a leader's batches, durably; raises OSError.
 
-        A batch without an epoch clears the list.
+        A batch without an epoch removes all earlier epochs from the list.
         """
         changed = False
         for batch in batches:
@@ -237,9 +239,9 @@ class EpochCheckpoint:
         self.outgrow()
 
     def outgrow(self) -> None:
-        """Raise `leader_epoch` above the log's newest epoch, unless that epoch is this log's own.
+        """Raise `leader_epoch` above the log's newest epoch, unless this log began that epoch.
 
-        So this log's next own append does not use another leader's epoch.
+        Without this step, the next append of this log might use the epoch of another leader.
         """
         latest = self.epochs.latest_epoch
         is_anothers = latest == self.leader_epoch and not self.is_noted
@@ -256,8 +258,8 @@ class EpochCheckpoint:
     def cut_unwritten(self, end: int) -> None:
         """Drop epochs that start at or after the log end, when the log is opened.
 
-        If an epoch started after the log end, an entry for `leader_epoch` at the log end is written
-        to the file, so that no dropped epoch is used again.
+        If an epoch started after the log end, the file gets an entry that `leader_epoch` starts at
+        the log end. This entry prevents the log from using a dropped epoch again.
         """
         was_stale = any(entry.start_offset > end for entry in self.epochs.entries)
         self.epochs.truncate_from_end(end)
@@ -268,9 +270,9 @@ class EpochCheckpoint:
     def cut(self, offset: int) -> None:
         """Drop the epochs that start at or after `offset`, whose records a truncation removed.
 
-        If no epoch remains, the file keeps the newest epoch, with the start `offset`. Without this
-        entry, the log could use the epoch again after the next opening. In Kafka the controller
-        stores the newest epoch; in tidelog only this file stores it.
+        If no epoch remains, the file keeps the newest epoch, with the start `offset`. The kept
+        epoch prevents the log from using the epoch again after the next opening. In Kafka the
+        controller stores the newest epoch; in tidelog only this file stores it.
         """
         newest = self.epochs.latest_epoch
         if not self.epochs.truncate_from_end(offset):

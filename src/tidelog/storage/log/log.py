@@ -442,8 +442,8 @@ class Log(LogAccess):
                 epoch.
 
         Raises:
-            InvalidProducerEpoch: The marker's epoch is older than the producer's. From transaction
-                version 2 on, also: the epochs are equal, and the marker is not a retry.
+            InvalidProducerEpoch: The marker's epoch is older than the producer's; or, from
+                transaction version 2 on, both epochs are equal and the marker is not a retry.
             TransactionCoordinatorFenced: A coordinator with a later epoch has written a marker for
                 this producer.
             StorageFailure: As in `append`.

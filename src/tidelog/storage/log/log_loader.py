@@ -2,8 +2,8 @@
 
 After the opening, the active segment takes appends, and the next leader epoch is known. The files
 contain only append times that are proven to be right. Nothing is truncated if the log has damage
-that no crash explains (`log_end`), or if a segment's file is a symbolic link. In these two cases,
-the partition can be read, but takes no appends.
+that no crash explains (`log_end`), or if a segment's file is a symbolic link. A partition with such
+damage or such a link can be read, but takes no appends.
 """
 
 import itertools
@@ -63,9 +63,8 @@ class LogOptions:
         watch: Wall clock that detects clock jumps; all logs of the directory share it.
         recovery_point: Offset below which everything is on disk; None after a clean stop.
         clean_end: End of the log at the clean stop; None if it is not recorded.
-        is_own: Whether it is certain that no append after the recovery point left a gap in the
-            offsets. Appends by other programs and copies of a compacted leader's log may leave
-            gaps.
+        is_own: Whether the offsets from the recovery point on certainly have no gap. Gaps may come
+            from appends by other programs, or from copies of a compacted leader's log.
         log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         lower_checkpoints: Called before a truncation, with the truncation's offset and the
@@ -76,10 +75,10 @@ class LogOptions:
         tiers: Reads segments in the tier; None if a log has local files only.
         deferral: Runs work that the log may do later; the default runs the work immediately.
         leaves_flushes: Whether the caller of an append makes the flush that `flush.messages` or
-            `flush.ms` requires. If True, the append only sets `Log.is_flush_due`, and the caller
-            has to call `flush_later`. If False, the append flushes.
-        producer_expiration_ms: Returns a time in ms. A producer that was idle for this time is
-            dropped when the log is opened.
+            `flush.ms` requires. If True, an append only sets `Log.is_flush_due`, and the caller has
+            to call `flush_later`. If False, an append itself makes a due flush.
+        producer_expiration_ms: Returns the idle time in ms after which a producer is dropped when
+            the log is opened.
     """
 
     watch: ClockWatch
@@ -318,7 +317,8 @@ class _Loading:
                 self._epochs.epochs.clear()
                 bases, active = [], None
             else:
-                # If this segment was finished before a truncation, its zone map is outdated.
+                # The segment may have been finished before a truncation made it active again; the
+                # zone map from that time is outdated.
                 zone_map_files.drop(context, active.base_offset)
         if active is None:
             active = ActiveSegment.create(context, max(start, tier_end))
@@ -357,7 +357,7 @@ class _Loading:
             return
         rebuilt = dict(zip(suffixes, segment.rebuild_indexes(), strict=True))
         if segment.hides_records:
-            return  # the index ends at the damage, but its file would look complete
+            return  # the rebuilt index ends at the damaged batch: a file of it would look complete
         for suffix in missing:
             self._restore(base, suffix, rebuilt[suffix].encoded)
         zone_map_files.renew_sums(self._context, base, missing)
@@ -366,8 +366,8 @@ class _Loading:
     def _restore_txn_index(self, names: AbstractSet[str]) -> None:
         """Rebuild the active segment's index of aborted transactions if entries are lost.
 
-        The file may be damaged, missing or empty. If a damaged index were kept, an abort would
-        raise an error only after its marker was written.
+        The index's file may be damaged, missing or empty. A damaged index must not stay: an abort
+        would first write its marker, and then fail because of the index.
         """
         active, name = self._segments.active, files.TXN_INDEX_SUFFIX
         path = self._context.path(active.base_offset, name)
@@ -403,8 +403,8 @@ class _Loading:
     def _load_append_times(self) -> None:
         """Keep only the append times that are proven, in memory and in the files.
 
-        The next close writes a checkpoint. The checkpoint declares that all append times on disk
-        are right, so unproven append times must be removed before the close.
+        The next close writes a checkpoint, which declares that all append times on disk are right.
+        So unproven append times must be removed before the next close.
         """
         active, trusted = self._segments.active, self._segments.trusted_end()
         for segment in self._segments.finished():

@@ -110,9 +110,9 @@ class LogView(ABC):
     ) -> None:
         """Raise the error of a failed read, unless another process has replaced segments.
 
-        If this method returns, the view shows the current segments, and the caller can repeat the
-        read. The view of a log that this process writes is always current, so for such a view this
-        method always raises.
+        If this method returns without an error, the view shows the current segments, and the caller
+        can repeat the read. The view of a log that this process writes is always current, so this
+        method always raises an error for it.
 
         Args:
             error: Error of the read.
@@ -242,10 +242,9 @@ class LogView(ABC):
     def appended_by_ms(self, offset: int) -> int | None:
         """Return an upper bound of the append time at `offset`, in ms.
 
-        None if the log has no such offset.
-        If the append time is unknown, for example for the last appends before a kill, the bound is
-        the log file's modification time. This method decodes no record and reads no object of the
-        tier.
+        Return None if the log has no such offset. The append time may be unknown, for example for
+        the last appends before a kill of the process; then the bound is the log file's modification
+        time. This method decodes no record and reads no object of the tier.
         """
         segment = self.segment_of(offset)
         if segment is None:
@@ -304,7 +303,7 @@ class LogView(ABC):
         failures = 0
         while True:
             segments = log.all
-            try:  # instead of the decorator `_typed_read`, which would take as long as the search
+            try:  # the decorator `_typed_read` would take as long as the search itself
                 time_ms = timestamp_ms
                 if clock is ClockName.APPEND:
                     log.trusted_end()
@@ -329,7 +328,7 @@ class LogView(ABC):
     ) -> OffsetAndTimestamp | None:
         """Return offset and time of the first record with the largest time.
 
-        None if no record has a time. Arguments and errors are those of `offset_for_time`.
+        Return None if no record has a time. Arguments and errors are those of `offset_for_time`.
         """
         log = self._list
         return (search or log.search).find_latest(
@@ -339,7 +338,7 @@ class LogView(ABC):
     def new_search(self) -> TimeSearch:
         """Create a search for another thread.
 
-        The search has its own cache. The search uses kernels if they are loaded.
+        The new search has its own cache, and uses kernels if kernels are loaded.
         """
         kernels = self._list.kernels
         return TimeSearch() if kernels is None else TimeSearch(type(kernels)())
@@ -369,7 +368,7 @@ class LogView(ABC):
     def drop_caches(self) -> None:
         """Drop memory maps, zone maps and indexes of finished segments.
 
-        They are loaded again at their next use.
+        The maps and indexes are loaded again at their next use.
         """
         for segment in self._list.all:
             segment.unload()
@@ -492,8 +491,9 @@ class LogView(ABC):
         for segment in self._list.all:
             if segment.end_offset <= first:
                 continue
-            # A transaction's entry is in the segment of its marker, which may be far after `end`.
-            # So the search also reads segments after `end`, until `collect` reports completeness.
+            # The index of the segment with an abort's marker lists the aborted transaction, and
+            # this segment may be far after `end`. So the loop also reads segments after `end`,
+            # until `collect` reports completeness.
             entries, is_complete = segment.txn_index.collect(first, last)
             aborted += entries
             if is_complete:

@@ -236,10 +236,10 @@ class PreparedSet:
         """Set the messages' offsets and times. This method must be called only once.
 
         Returns:
-            The append to write, or None if the set has to be prepared again. This happens if
-            `MessageSets.prepare` has rewritten a set of magic 0 as a wrapper, and records were
-            appended to the log afterwards. The messages inside such a wrapper have absolute
-            offsets, which are then wrong.
+            The append to write, or None if the set has to be prepared again. None is returned for a
+            set of magic 0 that `MessageSets.prepare` has rewritten as a wrapper, if records were
+            appended to the log afterwards. The messages inside a wrapper of magic 0 have absolute
+            offsets, which those records have made wrong.
         """
         checked = self._checked
         is_bound = checked.wrapper is not None and checked.message_set.outer.magic == 0
@@ -263,22 +263,22 @@ class MessageSets:
         """Check the messages, set their offsets, and return the append to write.
 
         Args:
-            data: Bytes of the messages. If the context's terms have `owned`, this method may change
+            data: Bytes of the messages. If `context.terms.owned` is true, this method may change
                 these bytes. After an error the bytes are unchanged.
-            batches: Views of the messages. The caller has already checked their sizes and
-                checksums. The first message has magic 0 or 1.
+            batches: Views of the messages. The caller has already checked the messages' sizes and
+                checksums, and that the first message has magic 0 or 1.
             context: Terms, next offset and times of the append.
 
         Raises:
             CorruptBatch: The checksum of an inner message or the compressed stream is invalid.
             CorruptRecord: A message is invalid.
-            InvalidRecord: The set mixes formats, has other messages beside a wrapper, or has a
-                wrapper with a wrong offset. Or the topic is compacted and a message has no key.
+            InvalidRecord: The set mixes formats, has other messages beside a wrapper, has a wrapper
+                with a wrong offset, or has a message without a key for a compacted topic.
             InvalidTimestamp: A timestamp is outside the topic's limits, or a message has a
                 LogAppendTime flag that is not allowed.
             MessageTooLarge: A message exceeds max.message.bytes after the rewrite.
-            RecordListTooLarge: The messages together exceed segment.bytes. Or a wrapper has more
-                than `SINGLE_MESSAGES_MAX` messages, and they are to be stored uncompressed.
+            RecordListTooLarge: The messages together exceed segment.bytes, or more than
+                `SINGLE_MESSAGES_MAX` messages of a wrapper have to be stored uncompressed.
             UnsupportedCompression: The set's format does not support the codec.
             LongCheck: As in `prepare`.
         """
@@ -522,22 +522,22 @@ def _has_key(message: LegacyBatch) -> bool:
     """
     view = message.view
     end, key_at = len(view), KEY_LENGTH_AT[message.magic]
-    (key_size,) = LENGTH.unpack_from(view, key_at)  # even the smallest frame has both lengths
+    (key_size,) = LENGTH.unpack_from(view, key_at)  # the smallest message has both lengths
     value_at = key_at + LENGTH.size + max(key_size, 0)
     is_whole = key_size >= -1 and value_at + LENGTH.size <= end
     if is_whole:
         (value_size,) = LENGTH.unpack_from(view, value_at)
         is_whole = value_size >= -1 and value_at + LENGTH.size + max(value_size, 0) == end
     if not is_whole:
-        next(message.records(check_crc=False))  # raises an error that contains the reason
+        next(message.records(check_crc=False))  # raises an error that names the defect
     return bool(key_size != -1)
 
 
 def _views(out: Buffer, facts: SetFacts, context: AppendContext) -> list[Batch]:
     """Return views of the bytes to write, one for each outer message.
 
-    The view of a single outer message begins at the append's first offset, because that message may
-    be a wrapper.
+    If there is only one outer message, its view has the append's first offset as base offset. This
+    message may be a wrapper, whose own offset is the last offset of its messages.
     """
     views: list[Batch] = list(walk(out))
     if len(views) == 1:

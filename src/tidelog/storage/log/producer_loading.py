@@ -4,11 +4,11 @@ The loaded state is: the base offsets of the segments; the proven append times; 
 transactions of a segment whose index of aborted transactions is missing; and the producers, from
 the newest snapshot and the batches after it.
 
-A snapshot has only the last batch of each producer. But a client has up to five batches in flight.
-After the broker restarts, the client resends the batches that were not acknowledged. Without the
-earlier batches, the log would refuse such a resent batch because of its sequence, as Apache Kafka
-does. So a writer searches the last `RECALL_BYTES` before the snapshot for the earlier batches.
-Earlier batches that are further back, or that a compaction removed, stay unknown.
+A snapshot has only the last batch of each producer. But a client has up to five batches in flight,
+and resends the unacknowledged batches after a restart of the broker. Without the earlier batches,
+the log would refuse such a resent batch because of its sequence, as Apache Kafka does. So a writer
+searches the last `RECALL_BYTES` before the snapshot for the earlier batches. Batches before these
+`RECALL_BYTES`, and batches that a compaction removed, stay unknown.
 
 Stateless.
 """
@@ -38,10 +38,10 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
 
-# Number of bytes before a snapshot's offset that are searched. The search begins at the last index
-# entry or segment base before these bytes. Clients have about this number of bytes in flight. The
-# bytes contain at most 60,000 batches (if all batches have the smallest size); searching the bytes
-# then takes half a second.
+# To find producers' earlier batches, this number of bytes before a snapshot's offset is searched.
+# The search begins at the last index entry or segment base before these bytes. Clients have about
+# this number of bytes in flight. The bytes contain at most 60,000 batches (if all batches have the
+# smallest size); searching the bytes then takes half a second.
 RECALL_BYTES: Final = 4 << 20
 
 
@@ -175,9 +175,9 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Mark as unknown, in memory, the append times that a segment's rows can't prove.
 
-    If times are dropped, a new end row names the last batch with a proven time. Because of the end
-    row, the next check proves the same times. All data is read before anything is changed, because
-    a read may fail and be repeated.
+    If times are dropped, a new end row names the last batch with a proven time, so that the next
+    check proves the same times. The function reads all data before it changes anything, because a
+    read may fail, and the caller may then repeat the call.
     """
     sure = proven_end(segment, times, trusted)
     if times.ends_at(sure):
@@ -224,8 +224,8 @@ def load_producer_states(
 def drop_snapshots(context: SegmentContext, end: int) -> None:
     """Remove producer snapshots of offsets beyond `end`, durably.
 
-    Without the sync, a crash could bring such a snapshot back after new records were appended at
-    the same offsets; then the snapshot would be used for the new records.
+    The removal must be durable: a crash could otherwise bring a snapshot back after new records
+    were appended at the same offsets, and the snapshot would be used for the new records.
     """
     if dropped := [offset for offset in snapshot_offsets(context) if offset > end]:
         _remove_snapshots(context, dropped)
@@ -257,8 +257,8 @@ def states_at(
         context: The partition.
         offset: The base offset.
         tiered: Segments that only the tier has, ascending.
-        is_strict: Whether to raise an error if the states can't be known. If False, the returned
-            states may lack batches.
+        is_strict: Whether to raise an error if the states can't be known. With False, the states
+            are returned, but may lack batches.
 
     Raises:
         CorruptData: `is_strict` is set, and a batch after the newest readable snapshot is damaged
@@ -276,9 +276,9 @@ def transaction_start(context: SegmentContext, end: int) -> int:
     The result is usually the offset of the newest snapshot up to the log end, `end`. Snapshots
     after `end` are ignored, because a crash in a truncation can leave snapshots of removed records.
 
-    Exception: the result is 0 if there may be transactions anywhere: an index of aborted
-    transactions exists, no snapshot exists, a snapshot is damaged, or a snapshot has a producer
-    with an open transaction or with a marker.
+    The result is 0 if any of these conditions shows that transactions may be anywhere: an index of
+    aborted transactions exists; no snapshot exists; a snapshot is damaged; or a snapshot has a
+    producer with an open transaction or with a marker.
     """
     if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
         return 0
@@ -332,8 +332,8 @@ def rebuild_txn_index(
             all later batches, are ignored. None includes all batches.
 
     Raises:
-        CorruptData: A batch is damaged, even if it is not part of a transaction. Or batches that
-            are needed are only in the tier.
+        CorruptData: A needed batch is only in the tier, or a batch is damaged (even a batch outside
+            of transactions).
     """
     base = segment.base_offset
     index = TxnIndex(base)

@@ -76,8 +76,8 @@ assert _ENTRY.size == ENTRY_SIZE
 # entries than 3/4 of the number of buckets.
 _FIRST_BUCKETS: Final = 16
 
-# If less than 1/64 of the buckets are used, the indexes of the used buckets are sorted. Otherwise
-# all buckets are visited in order.
+# If less than 1/64 of the buckets are used, the indexes of the used buckets are sorted; if more are
+# used, all buckets are visited in order.
 _SPARSE: Final = 64
 
 
@@ -238,7 +238,7 @@ class ProducerEntry:
     def is_continued_by(self, other: "ProducerEntry") -> bool:
         """Return whether `other` has the same epoch and the same last batch as this entry.
 
-        If True, `other` may have earlier batches that this entry lacks.
+        An `other` for which the result is True may have earlier batches that this entry lacks.
         """
         if other.epoch != self.epoch or not (self.batches and other.batches):
             return False
@@ -256,8 +256,8 @@ class ProducerEntry:
         )
         opens = self.txn_first_offset is None and batch.is_transactional
         epoch = batch.producer_epoch
-        # Every append constructs an entry. `dataclasses.replace` would take as long as all of the
-        # code above.
+        # Every append constructs an entry, so this code does not call `dataclasses.replace`, which
+        # would take as long as all lines above.
         return type(self)(
             self.producer_id,
             epoch,
@@ -325,7 +325,7 @@ def from_snapshot(entry: SnapshotEntry) -> ProducerEntry:
     )
 
 
-# First transaction version with which the coordinator increases the epoch for each marker.
+# Since this transaction version, the coordinator increases the producer's epoch for each marker.
 EPOCH_BUMP_VERSION: Final = 2
 
 
@@ -365,8 +365,8 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
     Control records that are not transaction markers pass.
 
     Raises:
-        InvalidProducerEpoch: The marker's epoch is older than the producer's. From transaction
-            version 2 on, also: the epochs are equal, and the marker is not a retry.
+        InvalidProducerEpoch: The marker's epoch is older than the producer's; or, from transaction
+            version 2 on, both epochs are equal and the marker is not a retry.
         TransactionCoordinatorFenced: A coordinator with a later epoch has written a marker for the
             producer.
         CorruptData: The marker is unreadable.
@@ -463,8 +463,9 @@ class ProducerStates:
     def hide_from(self, offset: int) -> None:
         """Treat the offsets from `offset` on as unstable until `replace` is called.
 
-        A truncation calls this method first, because the truncation may remove a transaction's
-        marker and the abort's index entry before it replaces the producers.
+        A truncation calls this method first. The truncation may remove an aborted transaction's
+        marker and index entry before it replaces the producers; readers of
+        committed records must not see the transaction's records in between.
         """
         self._open = {offset: NO_PRODUCER_ID}
 
@@ -514,9 +515,9 @@ class ProducerStates:
             `batch` is not a repeat.
 
         Raises:
-            InvalidProducerEpoch: A newer instance of the producer has written. Or
-                `transaction_version` is 2 or more, and the batch is a marker that has the
-                producer's epoch and is not a retry.
+            InvalidProducerEpoch: A newer instance of the producer has written; or, with
+                `transaction_version` 2 or more, the batch is a marker that has the producer's epoch
+                and is not a retry.
             OutOfOrderSequence: The batch does not continue the sequence of the producer's last
                 batch.
             InvalidTxnState: The batch is not transactional, but the producer has an open
@@ -601,9 +602,10 @@ class ProducerStates:
 
         Producers with an open transaction are kept. A producer that writes old timestamps is not
         idle, because the later of timestamp and arrival time counts. Apache Kafka uses only the
-        timestamp, so it drops such a producer at each check, and then accepts its duplicates.
+        timestamp: at each check, Kafka drops a producer that writes old timestamps, and then
+        accepts the producer's duplicates.
 
-        Source: `producer.id.expiration.ms`.
+        Source: Kafka's setting `producer.id.expiration.ms`.
         """
         silent = self._silent(now_ms - expiration_ms)
         for entry in silent:
@@ -673,8 +675,8 @@ class ProducerStates:
     def take_ends(self, snapshot: "ProducerStates") -> None:
         """End each open transaction, unless a snapshot has it open with the same first offset.
 
-        If the producer of an ended transaction has a later open transaction in the snapshot, this
-        later transaction is open afterwards.
+        A producer's transaction ends here, but the snapshot may have a later open transaction of
+        the same producer: then the later transaction is open after the call.
         """
         later = {each: first for first, each in snapshot.open_transactions.items()}
         for first, producer_id in self.open_transactions.items():
