@@ -2,21 +2,22 @@
 
 A commit record makes files of one or more partitions visible: all of these files, or none. Code
 that adds, replaces or merges finished segments writes the segments' files durably under staged
-names. Then this code renames one small record into place: `tidelog-commit-ID.json` at the top of
-the directory. Before the rename of the record none of the files is visible; after the rename all
-files are visible. Then the holder of the directory's lock renames the staged files to their final
-names, removes old files, and removes the record last. After a crash, the next opening of the
-directory for writing does this. If a reader finds a commit record, it uses each staged file that
-still exists instead of the file with the final name (`overlay`).
+names. Then this code publishes the commit: it renames one small record to `tidelog-commit-ID.json`
+at the top of the directory. Before the rename of the record, none of the files is visible; after
+the rename, all files are visible. Then the holder of the directory's lock renames the staged files
+to their final names, removes old files, and removes the record last. After a crash, the next
+opening of the directory for writing completes these renames and removals. If a reader finds a
+commit record, it uses each staged file that still exists instead of the file with the final name
+(`overlay`).
 
 This module encodes, decodes and carries out commit records, and reads and writes the file of
 writers. `directory.publication` owns the order in which a running process publishes a commit and
-shows its segments.
+makes its segments readable.
 
-Carrying out a record a second time changes nothing. Files that a compaction moves are staged under
-Kafka's suffix, `FINAL.swap`. So if Kafka opens the directory after a crash, Kafka finishes the swap
-by its own rules. Kafka removes replaced segments only while a `.swap` file exists, so a commit that
-moves such files makes all its removals before its moves.
+Carrying out a commit record a second time changes nothing. Files that a compaction moves are staged
+under Kafka's suffix, `FINAL.swap`. So if Kafka opens the directory after a crash, Kafka finishes
+the swap by its own rules. Kafka removes replaced segments only while a `.swap` file exists, so a
+commit that moves such files makes all its removals before its moves.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
 NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
@@ -30,8 +31,8 @@ The text of the file, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSI
 COMMIT, NOTE, RANGES]}}`; NOTE and RANGES are left out if both are empty. RANGES: `[[TOPIC,
 PARTITION, FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
 
-A writer may count the versions of each topic separately. Such a writer has one name for each topic;
-`topic_writer` returns this name.
+A writer may count the versions of each topic separately. Its marks then have a name for each topic,
+which `topic_writer` returns.
 """
 
 import json
@@ -109,7 +110,7 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
 
 
 def topic_writer(writer: str, topic: str) -> str:
-    """Return the name of a writer's mark for one topic, if the writer counts versions by topic."""
+    """Return the name of a topic's mark, for a writer that counts versions by topic."""
     return f"topic/{topic}/{writer}"  # unambiguous, because a topic's name has no slash
 
 
@@ -203,9 +204,9 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
     """Drop the marks of deleted topics, durably.
 
-    The marks must be dropped because a later topic of the same name does not have the records of
-    these marks. A file that can't be decoded is not changed and causes no error here; the next call
-    of `note` raises the error.
+    Otherwise writers would skip these versions in a later topic of the same name, which does not
+    have their records. A file that can't be decoded is not changed and causes no error here; the
+    next call of `note` raises the error.
 
     Raises:
         OSError: The disk failed.
@@ -469,8 +470,8 @@ class CommitRecords:
 
     Attributes:
         under_way: The partitions of each commit record that a thread of this process is carrying
-            out, by the record's path. Such a record may not be published yet. These partitions must
-            not be reopened. Several threads may change this dict.
+            out, by the record's path. The record of a commit in progress may not be published yet.
+            Partitions in this dict must not be reopened. Several threads may change this dict.
     """
 
     def __init__(self, env: Env, directory: str) -> None:

@@ -1,6 +1,6 @@
 """Kafka's small text files, and typed fields of JSON files.
 
-Encodes, decodes, reads and writes checkpoints, `partition.metadata`, the clean-stop marker
+Encodes, decodes, reads and writes checkpoints, `partition.metadata`, the mark of a clean stop
 `.kafka_cleanshutdown`, and `meta.properties`. Version 1 of `meta.properties` has `cluster.id`,
 `node.id` and usually `directory.id`; version 0 had `broker.id`. `storage.log.leader_epochs` decodes
 the epochs of `leader-epoch-checkpoint`. A JSON value of the wrong type raises CorruptFile with the
@@ -52,8 +52,8 @@ PARTITION_METADATA_VERSION: Final = 0
 # inclusive, may be ahead of the clock.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
 
-# Content of the clean-stop marker, which Kafka reads when it starts. The broker epoch -1 means that
-# no KRaft controller has assigned an epoch.
+# Content of the mark of a clean stop, which Kafka reads when it starts. The broker epoch -1 means
+# that no KRaft controller has assigned an epoch.
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 
 
@@ -216,12 +216,12 @@ def write_accepted_clock(files: FileSystem, directory: str, accepted_ms: int) ->
 
 
 def write_clean_shutdown(files: FileSystem, directory: str) -> None:
-    """Write the clean-stop marker to a log directory, as the last step of closing it."""
+    """Write the mark of a clean stop to a log directory, as the last step of closing it."""
     write_atomically(files, posixpath.join(directory, CLEAN_SHUTDOWN_FILE), CLEAN_SHUTDOWN_TEXT)
 
 
 def take_clean_shutdown(files: FileSystem, directory: str) -> bool:
-    """Remove the clean-stop marker durably, before loading; return whether it existed.
+    """Remove the mark of a clean stop durably, before loading; return whether it existed.
 
     The marker's content is ignored, because old brokers wrote an empty marker. Source: KAFKA-10471.
     """

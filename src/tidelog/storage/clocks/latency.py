@@ -1,11 +1,11 @@
 """Histograms of latency (append time minus create time) by hour of the append time.
 
-A negative latency means that the producer's clock was ahead; such latencies are kept. Each hour has
-a count, the exact smallest and largest latency, and buckets. Up to 63 ms there is one bucket for
-each ms; then there are 32 buckets for each doubling. So the error of a percentile is at most
-`RELATIVE_ERROR` of its value plus half a ms, and the percentile is between the smallest and largest
-latency. If a segment has records of more than `HOURS_LIMIT` hours, its latencies are grouped by 2,
-4, ... hours. So memory is bounded for any times.
+A negative latency means that the producer's clock was ahead; negative latencies are kept. Each hour
+has a count, the exact smallest and largest latency, and buckets. Up to 63 ms, there is one bucket
+for each ms. Above 63 ms, there are 32 buckets for each doubling of the latency. So the error of a
+percentile is at most `RELATIVE_ERROR` of its value plus half a ms, and the percentile is between
+the smallest and largest latency. If a segment has records of more than `HOURS_LIMIT` hours, its
+latencies are grouped by 2, 4, ... hours. So memory is limited, whatever the records' times are.
 
 A zone map (`.zones`) has the histograms as a section. Source: docs/format.md#zone-maps.
 """
@@ -43,7 +43,7 @@ DELAYS_MS: Final = (
     24 * 60 * MINUTE_MS,
 )
 
-# Lengths in ms of the spans into which hours are joined: parts of a day, then days and weeks.
+# Possible lengths in ms of a span of joined hours: parts of a day, then days and weeks.
 _JOINED_MS: Final = tuple(
     HOUR_MS * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24, 48, 168, 336, 672)
 )
@@ -132,7 +132,7 @@ class LatencyHistogram:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def add_buckets(self, counts: Mapping[int, int]) -> None:
-        """Add latencies to several buckets, with a count above 0 for each; see `add_bucket`."""
+        """Add latencies to several buckets; each count must be above 0. See `add_bucket`."""
         self.count += sum(counts.values())
         if not self.buckets:
             self.buckets = dict(counts)
@@ -218,7 +218,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return self._spans.setdefault(append_ms // self.step_ms, LatencyHistogram())
 
     def widen(self) -> None:
-        """Double the step, and merge the spans that then belong together."""
+        """Double `step_ms`, and merge the spans that the same longer span covers."""
         narrow, self._spans = self._spans, {}
         self.step_ms *= 2
         for number, histogram in narrow.items():

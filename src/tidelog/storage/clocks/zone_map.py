@@ -5,15 +5,15 @@ counts, smallest and largest time on each clock, and the CRC-32C of the zone's b
 grouped into blocks. The table of blocks has sums, minima and maxima of each block, so a search
 reads only the footer and the blocks that may match.
 
-The file consists of a header, the rows by blocks, and a footer. The header has the layout of a row,
+The file consists of a header, the blocks of rows, and a footer. The header has the layout of a row,
 so that readers can skip fields that later releases add. The footer consists of the table of blocks,
 sections (checksums of the files beside the log, latencies), and a trailer. The trailer has the
 footer's checksum; the table has the checksum of each block's rows.
 
 A zone map is derived data. Damage makes reads slower, but never wrong. A damaged footer makes the
 map unusable. If a block is damaged, the block's entry in the table is used as one large zone. If
-the header is damaged, this applies to every block that a search reads. The damage is reported, and
-results stay exact.
+the header is damaged, every block that a search reads counts as damaged. The damage is reported,
+and results stay exact.
 
 This module opens no file: the caller passes a function that reads bytes.
 `tidelog.storage.segment.zone_map_files` decides whether a map belongs to a log. Source:
@@ -203,8 +203,8 @@ class Identity(NamedTuple):
         last_position: Position of the last batch in the log file, -1 if there is no batch.
         first_fingerprint: CRC-32C of the first batch's first 61 bytes, 0 if there is no batch.
         last_fingerprint: CRC-32C of the last batch's first 61 bytes, 0 if there is no batch.
-        append_rows: Number of append-time rows that were used.
-        append_crc: Checksum of these rows, from `AppendTimes.digest`.
+        append_rows: Number of append-time rows from which the map was made.
+        append_crc: Checksum of the `append_rows` rows, from `AppendTimes.digest`.
     """
 
     topic_id: UUID
@@ -300,7 +300,7 @@ def with_siblings(data: bytes, siblings: Mapping[str, FileSum]) -> bytes:
     """Return the content of a zone-map file with other checksums of the files beside the log.
 
     Raises:
-        CorruptIndex, UnsupportedVersion: `data` is not the content of a sound footer.
+        CorruptIndex, UnsupportedVersion: The footer is damaged, or has another version.
     """
     zone_map = ZoneMap.decode(data)
     sections = {**zone_map.sections, SIBLINGS_SECTION: _encode_siblings(siblings)}
@@ -430,7 +430,7 @@ class ZoneMap:
 
     @property
     def log_size(self) -> int:
-        """Size of the log file in bytes; the zones may end before a torn tail."""
+        """Size of the log file in bytes. A torn batch at the end of the file belongs to no zone."""
         return self.identity.log_size
 
     @property
@@ -440,7 +440,7 @@ class ZoneMap:
 
     @cached_property
     def siblings(self) -> Mapping[str, FileSum]:
-        """Length and checksum of each file beside the log when the map was built, by suffix."""
+        """Length and checksum, when the map was built, of each file beside the log, by suffix."""
         return _decode_siblings(self.sections.get(SIBLINGS_SECTION, b""))
 
     @cached_property
@@ -455,7 +455,7 @@ class ZoneMap:
             yield from self._zones_of(entry)
 
     def blocks(self) -> Iterator[Zone]:
-        """Yield a zone for each block, which covers the block. Only the footer is read."""
+        """Yield for each block one zone that covers the whole block. Only the footer is read."""
         return (entry.total for entry in self._entries)
 
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
@@ -473,8 +473,8 @@ class ZoneMap:
         """Read and check the whole file.
 
         Raises:
-            CorruptIndex: The header, rows, table of blocks or sections are damaged. For header and
-                rows the error has the position.
+            CorruptIndex: The header, rows, table of blocks or sections are damaged. If the header
+                or rows are damaged, the error has the position of the damage.
         """
         fields = self._read_header()
         for entry in self._entries:

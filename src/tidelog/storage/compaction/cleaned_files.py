@@ -1,11 +1,11 @@
 """Writer of the files of one `.cleaned` segment: log, indexes, append times, zone map.
 
-A kernel turns planned batches into bytes. New batches are then compressed and get checksums. The
-log is written in large pieces. The offset index, the time index, the append times (copied from the
-sources' files) and the index of aborted transactions are made while the log is written.
-`zone_map_files` builds the zone map at the end. All files are synced. If the cleaning fails, the
-caller removes the files. This module renames no file: the holder of the directory's lock swaps the
-files in.
+A kernel writes the batches that the plan keeps. Batches that the kernel had to rebuild are then
+compressed and get checksums. The log is written in large pieces. The offset index, the time index,
+the append times (copied from the sources' files) and the index of aborted transactions are made
+while the log is written. `zone_map_files` builds the zone map at the end. All files are synced. If
+the cleaning fails, the caller removes the files. This module renames no file: the holder of the
+directory's lock swaps the files in.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """
@@ -103,7 +103,7 @@ def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Lon
     try:
         data = files.read_file(env.files, f"{job.directory}/{name}", limit=limit)
     except MissingFile:
-        raise  # the manifest has the object
+        raise  # the manifest of the tier lists this object
     except FileNotFoundError:
         data = b""
     is_whole = source.append_end >= source.end_offset
@@ -509,7 +509,7 @@ def build_zones(
         base_offset: Base offset of the segment.
         end_offset: Offset after the segment's last offset.
         times: Append times of the segment.
-        env: Access to the segment's files, which are written except for the zone map.
+        env: Access to the segment's files. All files except the zone map have been written.
 
     Raises:
         CorruptData: A record is damaged.
@@ -524,7 +524,8 @@ def build_zones(
         segment = ClosedSegment(context, base_offset, end_offset)
         segment.set_append_times(times)
         try:
-            # Every batch of the segment was checked when it was read, or has just been written.
+            # No checksum has to be verified: each batch was checked when it was read, or has just
+            # been written.
             return zone_map_files.build(segment, check_crc=False)
         finally:
             segment.unload()

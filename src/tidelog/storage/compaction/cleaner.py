@@ -4,27 +4,27 @@
 worker (in this process or another process) carries the job out. The worker only reads files and
 writes `.cleaned` files. `swap_in` stores the history, replaces the sources by the cleaned segments,
 one after the other (`directory.publication`), and moves the checkpoint when all cleaned segments
-are in place. Records may be appended meanwhile. If segments of the job were truncated, deleted or
-replaced meanwhile, the job is given up (`CleaningAborted`), and its files that are not swapped in
-yet are removed. An interrupted cleaning starts again at the old checkpoint. Segments that were
-swapped in before the interruption stay compacted.
+are in place. Records may be appended during a cleaning. If a segment of the job is truncated,
+deleted or replaced during the cleaning, the job is given up (`CleaningAborted`), and its files that
+are not swapped in yet are removed. After an interruption, the next cleaning starts at the old
+checkpoint. Segments that were swapped in before the interruption stay compacted.
 
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.
 
-The history stores a bound: the time from which tables of the past are exact (`note_run`). A record
-is dropped as superseded only if the record that supersedes it is below the pass's `mapped_to`. So
-a table as of T is exact if no record below `mapped_to` has a time after T. For each dropped record,
-such a table contains a record that superseded it, directly or through other records. The bound also
-holds for tombstones that are dropped later. The bound may be later than necessary, but never too
-early. If no record was ever dropped, tables as of every T are exact: each offset from the log start
-on has its record. If a cleaner other than tidelog's has dropped records, only the append clock has
-a bound. This bound is at least the time of the pass, because each missing record was superseded by
-a record that was appended before the pass. The record timestamps of the missing records are
-unknown, so the record clock has no bound.
+The history stores a bound (`note_run`): a table as of any time at or after the bound is exact. A
+record is dropped as superseded only if the record that supersedes it is below the pass's
+`mapped_to`. So a table as of T is exact if no record below `mapped_to` has a time after T. For each
+dropped record, such a table contains a record that superseded it, directly or through other
+records. The bound also holds for tombstones that are dropped later. The bound may be later than
+necessary, but never too early. If no record was ever dropped, tables as of every T are exact: each
+offset from the log start on has its record. If a cleaner other than tidelog's has dropped records,
+only the append clock has a bound. This bound is at least the time of the pass, because each missing
+record was superseded by a record that was appended before the pass. The record timestamps of the
+missing records are unknown, so the record clock has no bound.
 
-Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
-another thread.
+The worker needs no lock; the rest of a cleaning needs the directory's lock. `log_dir` may be a
+proxy that runs its calls in another thread.
 
 Source: Kafka 4.x LogCleaner, LogCleanerManager, Cleaner.cleanSegments, LocalLog.replaceSegments.
 """
@@ -68,10 +68,10 @@ if TYPE_CHECKING:
 class _CleanedChange(Change):
     """One cleaned segment with durable `.cleaned` files, about to be swapped into the log.
 
-    Its files are renamed to `.swap`, the log first, in Kafka's order, and the names are synced.
-    As long as a `.cleaned` name is left, opening the directory (by tidelog or Kafka) drops the
-    segment's `.cleaned` and `.swap` files. When no `.cleaned` name is left, opening finishes the
-    swap.
+    The `.cleaned` files are renamed to `.swap` in Kafka's order, the log file first, and the names
+    are synced. As long as a `.cleaned` name is left, opening the directory (by tidelog or Kafka)
+    drops the segment's `.cleaned` and `.swap` files. When no `.cleaned` name is left, opening
+    finishes the swap.
     """
 
     keeps_old = True
@@ -320,12 +320,12 @@ def _horizons(
 def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGroup]:
     """Return the groups in the order of their swaps, so that no crash lets a deleted key reappear.
 
-    A later record supersedes an earlier one. So the oldest group is swapped in first, and a
-    tombstone is removed after the records that it deletes. If versions decide, an earlier record
-    may supersede a mapped record, and the cleaning may remove this earlier record, too, if it is a
-    tombstone. So in this case the newest mapped group is swapped in first, and the groups before
-    the mapped records are swapped in last. The order among the groups before the mapped records
-    does not matter, because each key has only one record in these groups.
+    If offsets decide, a tombstone deletes only earlier records. So the oldest group is swapped in
+    first, and the tombstone is removed after the records that it deletes.
+
+    If versions decide, a tombstone may also delete later, mapped records. So the newest mapped
+    group is swapped in first, and the groups before the mapped records are swapped in last. The
+    order of those last groups does not matter, because each key has only one record in them.
     """
     if not job.rules.has_versions:
         return cleaned.groups

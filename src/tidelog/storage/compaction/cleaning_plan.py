@@ -11,7 +11,7 @@ This module owns:
 Other modules own the rules (`eligibility`, `generations.planning`), the execution of a job
 (`worker`), and the swap of the cleaned segments (`cleaner`).
 
-`log_dir` may be a proxy whose calls run in another thread.
+`log_dir` may be a proxy that runs its calls in another thread.
 
 Source: Kafka 4.x LogCleanerManager.
 """
@@ -77,10 +77,10 @@ _UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
 def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
     """Return whether every offset from the log start on still has its record.
 
-    If so, compaction has removed nothing. Zone maps show this for finished segments. For segments
-    without a usable zone map, the headers of all batches are read. If a batch of format 0 or 1 has
-    to be read, the result is False, because the header of a wrapper message does not show which
-    offsets are inside it.
+    If every offset has its record, compaction has removed nothing. For finished segments, zone maps
+    show this. For segments without a usable zone map, the headers of all batches are read. If a
+    batch of format 0 or 1 has to be read, the result is False, because the header of a wrapper
+    message does not show which offsets are inside it.
 
     Args:
         segments: The segments, oldest first, without gaps between them.
@@ -116,9 +116,9 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
 def bounds_before(
     fs: FileSystem, directory: str, segments: Sequence[ClosedSegment], log_start: int
 ) -> tuple[CompactionHistory | None, tuple[int, int]]:
-    """Return the stored history, and the time from which tables are exact on each clock.
+    """Return the stored history, and for each clock the time from which tables are exact.
 
-    If the partition has no history file, the segments show whether every offset has its record.
+    If the partition has no history file, both times are 0 if every offset still has its record.
 
     Returns:
         The history (None if there is no usable one), and the two times from which tables are exact,
@@ -222,7 +222,7 @@ class Scheduler(Protocol):
         """Bytes that were written to store statistics."""
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """Return the settings with this scheduler's limits for share, size and age of the head."""
+        """Return the settings, with this scheduler's limits for the head's share, size and age."""
 
     def judge(
         self,
@@ -555,8 +555,8 @@ def plan_cleaning(
 
     Raises:
         ConfigError: Settings conflict.
-        CorruptData, MissingFile: A batch or index is damaged. Or append times of a segment to
-            rewrite are damaged or lost, and `options.accepts_lost_times` is False.
+        CorruptData, MissingFile: A batch or index is damaged, or the append times of a segment to
+            rewrite are damaged or lost and `options.accepts_lost_times` is False.
         StorageFailure: The disk failed.
     """
     log, decision = state.log, state.decision
@@ -636,8 +636,9 @@ class Preview:
         decision: The cleanable part, and whether its age or its dirty share makes a cleaning due.
         plan: The expected cleaning, with a decision for each segment.
         generations: Statistics of the segments.
-        has_versions: Whether a timestamp or header decides which record of a key stays. Even
-            then the plan estimates keys and garbage as if the largest offset decided.
+        has_versions: Whether a timestamp or header decides which record of a key stays. The plan's
+            estimates of keys and garbage always assume that the record with the largest offset
+            stays.
         refused: Why a compaction would fail: append times of a segment to rewrite are damaged or
             lost. None if no append times are.
     """

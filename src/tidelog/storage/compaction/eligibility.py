@@ -6,7 +6,7 @@ open transaction, a segment that is not durable yet, or a segment with records y
 `min.compaction.lag.ms`. A cleaning is due in three cases: the head's bytes reach a limit; the
 head's share of the cleanable bytes exceeds a limit; or the age of the head's records exceeds a
 limit. A cleaning is also due when the delete horizon of tombstones in the tail has passed, even if
-there is no head. So an idle log loses its tombstones too.
+there is no head. So the tombstones of an idle log are removed, too.
 
 Source: Kafka 4.x LogCleanerManager; KAFKA-8522 for delete horizons.
 """
@@ -243,11 +243,11 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 
 
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
-    """Return the time in ms when tombstones that were first cleaned at `now_ms` are due again.
+    """Return the time in ms when a cleaning is due for tombstones first cleaned at `now_ms`.
 
-    A cleaning at this time removes the tombstones. The time is after the tombstones' delete horizon
-    by at most a tenth of the retention. So one later cleaning removes the tombstones of several
-    cleanings that followed one another quickly.
+    That cleaning removes the tombstones. The time is at most a tenth of the retention after the
+    tombstones' delete horizon. So one cleaning can remove the tombstones of several cleanings that
+    followed one another quickly.
     """
     step = max(delete_retention_ms // HORIZON_PART, 1)
     return min(-(-(now_ms + delete_retention_ms) // step) * step, INT64_MAX)

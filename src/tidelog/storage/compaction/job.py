@@ -156,8 +156,8 @@ class Group:
         bases: Base offsets of the segments, ascending.
         drop_expired: Whether tombstones and markers past their delete horizon may be dropped. If
             True, no segment or object outside of the job may hold a record that the tombstones
-            delete. For markers, the job must also rewrite all older segments, because only reading
-            these segments shows whether a batch of the transaction, even an empty one, remains.
+            delete. To drop markers, the job must also read and rewrite all older segments, because
+            only this shows whether a batch of a marker's transaction, even an empty one, remains.
     """
 
     bases: tuple[int, ...]
@@ -465,8 +465,9 @@ def together(parts: Sequence[CleaningResult]) -> CleaningResult:
     )
 
 
-# Maximum bytes of segments that are merged, even if `segment.bytes` allows more. The output may be
-# longer than the input, and an output too large for one segment could never be cleaned.
+# Maximum total size of segments that are merged into one, even if `segment.bytes` allows more. The
+# merged segment may be larger than its sources together. A group whose result is too large for one
+# segment could never be cleaned.
 GROUP_BYTES_MAX: Final = INT32_MAX // 2
 
 

@@ -3,14 +3,14 @@
 This module owns, for one job:
 
 - The offset map, of at most `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes, as in
-  Kafka: 16 for the hash, and 8 for the index of the record's bit (see the next item). A version
-  takes 8 more bytes. If keys are kept, half of the memory is for keys, and a slot has 8 more bytes
-  for the position of the key.
+  Kafka: 16 for the hash, and 8 for the index of the record's bit (see the next item). If versions
+  decide, a slot has 8 more bytes for the version. If keys are verified, half of the memory is for
+  keys, and a slot has 8 more bytes for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
   tombstones). With these bits and notes, the second pass usually reads little more than the batches
   with remaining records. The second pass decompresses only batches that lost some records but not
   all. Bits and notes together take at most `NOTES_BYTES_MAX`. When the map or the notes are full,
-  mapping stops, and another pass continues. At least one record always fits.
+  mapping stops, and another pass continues. Each pass maps at least one record.
 - Batches that are kept as empty batches if no record remains. These are the last data batch of each
   active producer (for the last sequence number), and the batch at the end of the job's offsets (so
   that the log end is not lost). If the log has no data batch of an active producer, the producer's
@@ -22,8 +22,8 @@ This module owns, for one job:
   the horizon removes the marker. One pass over the batches in the order of offsets
   (`TransactionWalk`) decides which markers are needed. If this pass has not visited everything
   before a marker (`sees_all` is false), a batch of the transaction may still exist, so the marker
-  is kept. Without the marker, a reader from the log's start would find the transaction open
-  forever.
+  is kept. If such a batch remained without its marker, a reader from the log's start would treat
+  the transaction as open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
@@ -107,7 +107,7 @@ class OffsetMap:
             hash_mask: Masks of the used bits in the two halves of a hash. Tests force collisions
                 with these masks.
             offset_count: Number of offsets to map, None if unknown. It limits the number of slots,
-                because a map with more slots than these offsets can fill is only slower.
+                because slots that these offsets can't fill would only make the map slower.
         """
         arena_bytes = rules.dedupe_buffer_bytes // 2 if rules.verify_keys else 0
         slots = (rules.dedupe_buffer_bytes - arena_bytes) // slot_bytes(rules)
@@ -149,9 +149,9 @@ class OffsetMap:
     def check_keys(self) -> None:
         """Raise an error if a key is larger than the memory for keys.
 
-        The cleaning would have to keep all records of such a key. A later cleaning could not know
-        that older records of the key remain, so no tombstone of the key could ever be dropped. So
-        the current cleaning fails.
+        Without the error, the cleaning would have to keep all records of such a key. A later
+        cleaning could not know that older records of the key remain, so no tombstone of the key
+        could ever be dropped.
 
         Raises:
             CleaningFailed: A key is larger than all the memory for keys.
@@ -282,7 +282,7 @@ class TransactionWalk:
         self._retained: list[AbortedTxn] = []
 
     def begin(self, source: SourceSegment) -> bool:
-        """Begin with a source; return whether all of the log before the source was visited."""
+        """Begin a source; return whether all batches of the log before the source were visited."""
         if source.base_offset > self._end_offset:
             return False
         self._end_offset = max(self._end_offset, source.end_offset)
@@ -346,9 +346,10 @@ class MappedRun:
 
     Attributes:
         start: Position of the first batch.
-        first_number: Index of the run's first record in the bits of `OffsetMap.lost`.
+        first_number: Index of the bit of the run's first record in `OffsetMap.lost`.
         is_special: Whether at least one batch has to be processed even if no record of it remains.
-        straddles: Whether the first batch begins below the mapped offsets and ends in them.
+        straddles: Whether the first batch begins before the first mapped offset and ends at or
+            after that offset.
     """
 
     start: int
@@ -365,7 +366,7 @@ class MappedRun:
         return self.start + int(self.sizes.sum(dtype=np.int64))
 
     def numbers(self) -> "Longs":
-        """Return the index of each batch's first record in the bits of `OffsetMap.lost`.
+        """Return, for each batch, the index of its first record's bit in `OffsetMap.lost`.
 
         The index is -1 for a batch that was left out.
         """
@@ -385,8 +386,8 @@ class MappedRun:
 def joined(runs: Sequence[MappedRun]) -> list[MappedRun]:
     """Merge consecutive runs of a segment that are processed in the same way.
 
-    Each run has a fixed cost, so fewer runs cost less. Each run begins where the run before it
-    ends: at the position after the last batch, and at the index after the last record.
+    Each run has a fixed cost, so fewer runs cost less. There must be no gap between the runs: each
+    run begins at the position, and at the index of `OffsetMap.lost`, where the previous run ends.
     """
     alike_runs: list[list[MappedRun]] = []
     for run in runs:

@@ -6,9 +6,9 @@ A source has up to three ranges, in order of their offsets:
 - The mapped part: one bit for each record shows whether the record is superseded.
 - The part after the mapped offsets: no record is dropped.
 
-A batch of format 2 that loses no record and needs no delete horizon is copied byte for byte. In the
-mapped part, such a batch is not decompressed. A batch that loses all its records is usually not
-even read, unless producers or transactions depend on the batch.
+A batch of format 2 that loses no record and needs no delete horizon is copied byte for byte. If
+such a batch is in the mapped part, it is not decompressed either. In the mapped part, a batch that
+loses all its records is usually not even read, unless producers or transactions depend on it.
 
 This module owns Kafka's rules for tombstones, markers and aborted data, and the decision for each
 batch: dropped, copied, filtered, or kept as an empty one. Other modules decide which records are
@@ -165,8 +165,8 @@ class Planner:
         is_over = has_horizon & (rows[:, layout.BASE_TIMESTAMP] <= self._now_ms)
         is_legacy = rows[:, layout.MAGIC] != MAGIC_2
         goes = self._drops_expired & np.where(is_legacy, not self._keeps_legacy, is_over)
-        # A tombstone at or after the map's end stays. It is not in the map, so the cleaning keeps
-        # the records that the tombstone deletes.
+        # A tombstone at or after the map's end stays. The map does not contain this tombstone, so
+        # the cleaning keeps the records that the tombstone deletes.
         goes &= rows[:, layout.LAST_OFFSET] < self._mapped_to
         plan[slots, rewrite.DROPS_TOMBSTONES] = goes
         plan[slots, rewrite.HORIZON] = np.where(has_horizon, -1, self._new_horizon_ms)
@@ -228,16 +228,16 @@ def _empty_plan(count: int) -> "Longs":
 def legacy_horizon_ms(job: CleaningJob) -> int:
     """Return a file time in ms: segments modified after this time keep tombstones of old formats.
 
-    The result is the file time of the last segment that was cleaned before, minus the retention; 0
-    if no segment was cleaned before. The result is used instead of the delete horizon, which
-    batches of formats 0 and 1 don't have.
+    The result is the modification time of the last segment that an earlier cleaning has cleaned,
+    minus the retention; 0 if there is no such segment. The result is used instead of the delete
+    horizon, which batches of formats 0 and 1 don't have.
     """
     cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]
     return cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
 
 
-# Maximum bytes of dropped batches that are read along with their neighbors. Reading these bytes
-# takes less time than starting another read after them (0.3 ms).
+# Maximum bytes of dropped batches between two other batches that are all read at once. Reading
+# these bytes takes less time than starting another read after them (0.3 ms).
 GAP_BYTES: Final = 1 << 20
 
 
@@ -307,7 +307,7 @@ class SourcePass:
                 self._write(piece, opened, self._planner.plan(piece, opened.table, judged), judged)
 
     def _look_up(self, piece: Piece, opened: OpenedBatches, is_judged: "Mask") -> PieceFacts:
-        """Look up batches before the mapped offsets in the map, and return facts about them."""
+        """Look up records that precede the mapped offsets; return facts about the batches."""
         counts = np.where(is_judged, opened.table[:, layout.RECORD_COUNT], 0)
         numbers = np.where(is_judged, np.cumsum(counts) - counts, -1)
         lost_bits: Bytes = np.zeros(int(counts.sum()) // 8 + 1, np.uint8)
@@ -320,7 +320,7 @@ class SourcePass:
         return PieceFacts(numbers, counts, left_counts, tombstones.astype(np.int64), lost_bits)
 
     def _hold(self, piece: Piece, opened: OpenedBatches, numbers: "Longs", marks: Marks) -> None:
-        """Look up the records before the mapped offsets in the map; mark the superseded records."""
+        """Look up records that precede the mapped offsets; mark the superseded records."""
         job, offset_map = self._cleaning.job, self._cleaning.offset_map
         rules = offset_map.key_rules(0, job.map_from, job.log_start_offset, is_look_up=True)
         status = map_batches(opened.bodies, opened.table, numbers, rules, offset_map.keys, marks)
@@ -379,7 +379,7 @@ class SourcePass:
             self._open_and_write(piece, plan, part)
 
     def _hold_first(self, run: MappedRun) -> None:
-        """Look up the first batch's records below the mapped offsets in the map."""
+        """Look up in the map those records of the first batch that precede the mapped offsets."""
         end = run.start + int(run.sizes[0])
         for whole in self._cleaning.reader.pieces(self._source, run.start, end, check=False):
             is_opened = np.array([run.counts[0] >= 0])
@@ -415,8 +415,8 @@ class SourcePass:
         batches = write_group(piece, opened, plan, judged.lost)
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
             # In a batch with a delete horizon, timestamps are relative to the horizon, so each
-            # timestamp may need more bytes. If there is no room for these bytes, no horizon is set
-            # now. A later cleaning with more room sets the horizon.
+            # timestamp may need more bytes. If the cleaned segment has no room for these bytes, no
+            # horizon is set now. A later cleaning with more room sets the horizon.
             plan = plan.copy()
             plan[:, rewrite.HORIZON] = -1
             batches = write_group(piece, opened, plan, judged.lost)

@@ -1,10 +1,10 @@
 """Reads source segments in pieces of some MB, checks frames, and makes a table of the batches.
 
 If the system can populate a memory map in advance, each piece is a separate memory map. Populating
-reports a read error before the process touches a page. So a damaged disk causes an exception, and
-not a signal that ends the process. On other systems, each piece is a copy. The whole segment is
-never mapped, because mapped pages count as the process's memory. All sources together would need
-many times the memory limit of a cleaning.
+the map reports a read error before the process touches a page. So a damaged disk causes an
+exception, and not a signal that ends the process. On other systems, each piece is a copy. The whole
+segment is never mapped, because mapped pages count as the process's memory: maps of all sources
+together would need many times the memory limit of a cleaning.
 
 Imports numpy and numba.
 """
@@ -156,8 +156,8 @@ class SourceReader:
 
         Args:
             source: The segment.
-            start: Position of a batch.
-            end: Position to stop at, where a batch ends; None for the end of the segment.
+            start: Position of the first batch to yield.
+            end: Position after the last batch to yield; None for the end of the segment.
             check: Whether checksums must be verified; False if they were verified before.
             sums: Whether this method verifies the checksums; if False, the caller verifies each
                 piece whose `is_checked` is false.
@@ -231,7 +231,7 @@ class SourceReader:
     def _end_in_batch(
         self, path: str, position: int, end: int, next_offset: int, source: SourceSegment
     ) -> None:
-        """Raise CorruptBatch if the segment ends in a batch and offsets are missing.
+        """Raise CorruptBatch if the segment ends in the middle of a batch and offsets are missing.
 
         If no offset is missing, the bytes are a torn write that was never part of the segment.
         """
@@ -241,7 +241,7 @@ class SourceReader:
 
 
 def _whole_size(raw: Buffer, read_bytes: int) -> int:
-    """Return the number of bytes to read for the whole first batch; always more than `raw` has."""
+    """Return how many bytes have to be read for the first batch; always more than `raw` has."""
     if len(raw) < LOG_OVERHEAD:
         return max(read_bytes, PIECE_BYTES) + 1
     (length,) = LENGTH.unpack_from(raw, LENGTH_AT)

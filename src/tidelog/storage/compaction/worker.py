@@ -1,15 +1,15 @@
 """Workers that carry out a cleaning job, in this process or in a separate process.
 
 `InProcess` maps keys, rewrites batches and writes `.cleaned` files. The result depends only on the
-job and the files. `InProcess` needs no lock and renames nothing. If the cleaning fails, its
-`.cleaned` files are removed, except after a failure of the disk or of the process. No other file is
-changed.
+job and the files. `InProcess` needs no lock, renames nothing, and changes no files other than its
+`.cleaned` files. If the cleaning fails, these files are removed, except after a failure of the disk
+or of the process.
 
-`CleanerProcess` sends each job as a line of JSON to a separate process, which replies with a line.
-One thread calls `clean` and `rest`; any thread may call `stop`. The separate process only reads
-segments and writes `.cleaned` files. The separate process exits as soon as its input ends, even in
-the middle of a job. So no process writes `.cleaned` files after the broker has exited. This module
-contains both the client and the code of the separate process.
+`CleanerProcess` sends each job as a line of JSON to a separate process, which replies with a line
+of JSON. One thread calls `clean` and `rest`; any thread may call `stop`. The separate process only
+reads segments and writes `.cleaned` files. The separate process exits as soon as its input ends,
+even in the middle of a job. So no process writes `.cleaned` files after the broker has exited. This
+module contains both the client and the code of the separate process.
 
 Source: Kafka 4.x Cleaner.doClean; docs/compaction.md.
 """

@@ -9,11 +9,11 @@
 3. Publish all segments of all partitions by one commit. The commit also records the writer's
    version, if the caller passes a version.
 
-If the writer has committed this version or a later one before, `attach` adds nothing.
+If the writer has already committed the passed version or a later version, `attach` adds nothing.
 
 `exchange` replaces finished segments by new segments that cover the same offsets, for code that
 rewrites segments (an erasure removes records, a merge makes a large segment of many small ones).
-The new log files are staged in the partition's directory, and their batches have their final
+The caller has to stage the new log files in the partition's directory, with batches at their final
 offsets. `exchange` makes the indexes from the new files, and takes append times and aborted
 transactions from the old segments. `exchange` does not compare the new records with the old
 records: the caller guarantees that the new records are correct.
@@ -142,22 +142,22 @@ def attach(
         commit_id: 32 hexadecimal digits; a random id if None.
         version: The writer's version. If the writer has committed this version or a later one to
             the directory before, nothing is attached. The staged files are kept, and the caller has
-            to drop them. With `WriterVersion.topics` this is decided for each topic separately.
+            to drop them. If `WriterVersion.topics` is given, each topic is checked separately.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing became visible.
         MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp, InvalidRequest: The
             topic's rules refuse a segment, a staged file is missing, or the writer's name, version
             or note is invalid; nothing is visible.
-        CorruptData: A staged file is not as its writer described it, or the file of the writers'
-            versions is damaged; nothing is visible.
+        CorruptData: A staged file differs from the description by its writer, or the file of the
+            writers' versions is damaged; nothing is visible.
         UnsupportedVersion: A later release wrote the file of the writers' versions; nothing is
             visible.
         ClockJump: The clock jumped; nothing is visible.
         Closed: The directory or a log was closed.
         StorageFailure: The disk failed, a partition is offline, or an earlier commit is unfinished.
-            If all partitions are then offline, reopening shows whether the segments are visible;
-            otherwise the segments are not visible.
+            If the error has taken all partitions offline, reopening shows whether the segments are
+            visible; otherwise the segments are not visible.
     """
     commit_id = commit_id or draw_commit_id(log_dir)
     ensure_finished(log_dir)
@@ -450,8 +450,9 @@ def exchange(
             segments are unreadable; nothing was changed.
         Closed: The directory or the log was closed.
         StorageFailure: The disk failed, the partition was offline, an earlier commit is unfinished,
-            or the log has truncated, removed or replaced an old segment meanwhile. If the partition
-            is then offline, reopening shows which segments it has; otherwise nothing was changed.
+            or the log has truncated, removed or replaced an old segment meanwhile. If the error has
+            taken the partition offline, reopening shows which segments it has; otherwise nothing
+            was changed.
     """
     ensure_finished(log_dir)
     log = log_dir.log(partition.topic, partition.partition)

@@ -17,9 +17,10 @@ The JSON files are replaced atomically and are durable before the change is ackn
 - Groups: `{"fetched_ms": MS, "groups": {GROUP: [{"topic", "partition", "offset", "leader_epoch" (or
   null), "metadata"}]}}`. The leader's offsets are valid on the standby, because a record has the
   same offset in both logs.
-- Producer ids: `{"next": ID}`, written before the first id of a block is used. A kill loses at most
-  the unused ids of a block, and no id is assigned twice. If a directory with topics lacks the file,
-  or if the file is damaged, ids start at a random number, because logs may contain earlier ids.
+- Producer ids: `{"next": ID}`, written before the first id of a block is used. If the broker is
+  killed, at most the unused ids of a block are lost, and no id is assigned twice. If a directory
+  with topics lacks the file, or if the file is damaged, ids start at a random number, because logs
+  may contain earlier ids.
 - Metadata log: batches of format 2 with offsets from 0 on. Each change is appended as one batch,
   which is synced before the change is acknowledged. A file in which most records are superseded is
   replaced by a shorter one. A torn last change after a hard stop was never acknowledged and is
@@ -101,7 +102,7 @@ def stored_defaults(state: ClusterState) -> Mapping[str, str]:
     numbers = state.settings.keys() - {ALL_BROKERS}
     if len(numbers) > 1 or not state.settings:
         return {}
-    # Imported here, because most calls have returned by now.
+    # Imported here, because most calls return before they need this module.
     from tidelog.config.broker import TOPIC_DEFAULTS
 
     settings = settings_of(state, int(next(iter(numbers), 0)))
@@ -194,7 +195,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return a directory's `stored_defaults`; report an invalid file, and return no defaults then.
+    """Return a directory's `stored_defaults`; if the file is invalid, report it and return none.
 
     Without stored defaults, a topic without an age limit of its own keeps records of any age.
 
@@ -549,8 +550,8 @@ def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
         The batch of the later change. None if there is no later change: the bytes from `start` on
         may then be one incomplete change.
     """
-    # A later change has a larger offset. The change begins with this offset, whose first four bytes
-    # are zeros, so few positions are tried.
+    # The bytes of a change begin with its offset, and later changes have larger offsets. The first
+    # four bytes of an offset are zeros, so few positions are tried.
     zeros = bytes(4)
     at = data.find(zeros, start + 1)
     while at >= 0:

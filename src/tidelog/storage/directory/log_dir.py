@@ -1,4 +1,4 @@
-"""An open directory of partitions: lock, clean-stop marker, clock, opening and closing.
+"""An open directory of partitions: lock, mark of a clean stop, clock, opening and closing.
 
 `LogDir` combines `TopicAdmin` (topics), `OpenPartitions` (open logs and readers),
 `OffsetCheckpoints` and `CommitRecords`. `LogDir` owns everything that concerns the whole directory.
@@ -9,7 +9,8 @@ directory opens all partitions, because each of them needs recovery.
 Among the files at the top of the directory are Kafka's own (`meta.properties`, the checkpoints,
 `.lock`, `.kafka_cleanshutdown`) and `tidelog-topics.json` with the topics' settings.
 
-Source: Kafka 4.x LogManager; KAFKA-10471 (the marker is removed before anything is loaded).
+Source: Kafka 4.x LogManager; KAFKA-10471 (the mark of a clean stop is removed before anything is
+loaded).
 """
 
 import logging
@@ -99,8 +100,8 @@ class DirectoryAccess(Protocol):
     """The calls that long jobs (attach, cleaner, mover, erasure) make on an open directory.
 
     `LogDir` offers these calls to its own thread. In a broker, the `LogDir` belongs to the event
-    loop, and jobs in other threads get a proxy with these calls. So a job must not use anything
-    else of a directory.
+    loop, and jobs in other threads get a proxy with these calls. So a long job must not use other
+    methods of a directory.
     """
 
     @property
@@ -227,8 +228,8 @@ class LogDir(Closing):
         Raises:
             DirectoryLocked: The directory is to be opened for writing, but this or another process
                 has it open for writing already.
-            InvalidRequest: The directory does not exist, it is the directory of one partition and
-                was opened for writing, or the URL is invalid.
+            InvalidRequest: The directory does not exist, the URL is invalid, or the directory of
+                one partition is to be opened for writing.
             ReadOnly: A directory in an object store can't be opened for writing.
             CorruptFile, UnsupportedVersion: A writer can't read the list of topics, a commit record
                 or another file at the top of the directory. (A reader reads topics later.)
@@ -283,9 +284,9 @@ class LogDir(Closing):
     def _load_writable(self) -> None:
         fs = self.env.files
         if files.parse_partition_dir(posixpath.basename(posixpath.abspath(self.path))) is not None:
-            # This may be the directory of one partition, which is refused here, before a file is
-            # written. If the path is a link with another name, the directory is refused only when
-            # the topics are read.
+            # The name is like that of a partition's directory. If this is the directory of one
+            # partition, it is refused here, before a file is written. A link with another name to
+            # such a directory is refused only when the topics are read.
             find_partitions(fs, self.path)
         self._lock = self._take_lock()
         self._watch.accept(text_files.read_accepted_clock(fs, self.path, self.report))
@@ -326,9 +327,9 @@ class LogDir(Closing):
         }
 
     def _take_clean_marker(self) -> bool:
-        """Remove the marker of a clean stop; return True if no partition needs recovery.
+        """Remove the mark of a clean stop; return True if no partition needs recovery.
 
-        No partition needs recovery if the marker existed, or if there are no partitions.
+        No partition needs recovery if the mark existed, or if there are no partitions.
         """
         self.was_stopped_cleanly = text_files.take_clean_shutdown(self.env.files, self.path)
         if self.was_stopped_cleanly:
@@ -337,7 +338,7 @@ class LogDir(Closing):
         return not any(e.is_dir and files.parse_partition_dir(e.name) for e in entries)
 
     def _recover(self) -> None:
-        """Open every partition, which recovers the partition."""
+        """Recover every partition by opening it."""
         for name in self.topic_admin.present():
             self.open_partitions.log(name)
         self.env.files.sync_dir(self.path)  # names of partition directories may be unsynced, too
@@ -451,7 +452,7 @@ class LogDir(Closing):
         return grown
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings, also in its open partitions.
+        """Change a topic's stored settings, and the settings that its open partitions use.
 
         The value None resets a setting to its default.
 
@@ -485,7 +486,7 @@ class LogDir(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], *, clock: ClockName = ClockName.RECORD
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record of each partition that is at or after the partition's time.
+        """Return, for each partition, the first record whose time is at or after the given time.
 
         Args:
             times: Time in ms for each partition.
@@ -500,7 +501,7 @@ class LogDir(Closing):
             ValueError: A time is negative; nothing was looked up.
             UnknownTopic: A topic or partition does not exist.
             CorruptData: A batch that a search reads is damaged.
-            OffsetsGone: Offsets before a result are lost.
+            OffsetsGone: Offsets before a result are lost, so the right result may be lost, too.
             StorageFailure: The disk failed.
         """
         for name, timestamp_ms in times.items():
@@ -587,7 +588,7 @@ class LogDir(Closing):
         See `files.RESERVE_FILE`. Any thread may call this.
 
         Raises:
-            StorageFailure: The disk failed. A full disk does not raise an error.
+            StorageFailure: The disk failed. If the disk is full, no error is raised.
         """
         try:
             files.keep_reserve(self.env.files, self.path)

@@ -3,8 +3,8 @@
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit. The
 commit also records how many rows of the source are loaded. So a load adds all its new rows or none,
 and a repeated load adds only rows that are new in the source. The commit also stores a digest of
-all rows that are loaded so far. A repeated load reads as many rows from the beginning of the source
-as were loaded before. It compares the digest of these rows with the stored digest.
+all rows that are loaded so far. A repeated load computes the digest of as many rows at the
+beginning of the source as were loaded before. It compares this digest with the stored digest.
 """
 
 import hashlib
@@ -129,8 +129,8 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     Raises:
         InvalidRequest: The source's name is invalid, or the first rows of the source differ from
             the rows that were loaded under this name; nothing was appended.
-        StorageFailure: The disk failed. If partitions are then offline, reopening shows whether the
-            rows were appended; otherwise nothing was appended.
+        StorageFailure: The disk failed. If the error has taken partitions offline, reopening shows
+            whether the rows were appended; otherwise nothing was appended.
         TidelogError: Another error, for example of `attach`; nothing was appended.
     """
     check_source(source)

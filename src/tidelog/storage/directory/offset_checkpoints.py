@@ -102,7 +102,8 @@ class OffsetCheckpoints:
     def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
         """Return a log's start offset in the checkpoint file; 0 if the file has none.
 
-        A log start above the log end of a clean stop is reported and ignored: the result is then 0.
+        A log start above the log end that was stored at a clean stop is reported and ignored: the
+        result is then 0.
         """
         start = self.starts.get(name, 0)
         if not recorded.is_end or start <= recorded.recovery_point:
@@ -124,9 +125,10 @@ class OffsetCheckpoints:
     def note(self, name: TopicPartition, log: "Log") -> None:
         """Set a log's start and recovery point in memory.
 
-        As in Kafka, a start is listed only if it is after the base of the first segment. A listed
-        start is kept as long as a deletion is pending, because files of deleted segments may not be
-        renamed yet. Without the start, opening the log after a kill would use these files.
+        As in Kafka, a log start is stored only if it is after the base offset of the first segment.
+        A stored start is kept as long as a deletion is pending, because files of deleted segments
+        may not be renamed yet. Without the stored start, opening the log after a kill would use
+        these files.
         """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:
@@ -140,7 +142,7 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace a checkpoint's file; write the values of `offsets` when the lock is held."""
+        """Replace a checkpoint's file by the values that `offsets` has once the lock is held."""
         with self._writing:
             ordered = dict(sorted(offsets.copy().items()))
             text_files.write_offset_checkpoint(self._fs, f"{self._directory}/{name}", ordered)

@@ -294,7 +294,8 @@ class LogView(ABC):
             ValueError: The time is negative. Source: KIP-79.
             CorruptData: A batch that the search reads is damaged.
             StorageFailure: The disk failed.
-            OffsetsGone: Offsets before the result are lost, as in `records`.
+            OffsetsGone: Offsets before the result are lost, as in `records`, so the right result
+                may be lost, too.
             ColdRead: The search would block, and `may_block` is false.
         """
         if timestamp_ms < 0:

@@ -6,19 +6,19 @@
   live record, however often the key is updated. So it does not matter how many frequently updated
   keys of a segment are sampled. The hash is seeded by a secret of the partition. The sample never
   decides which record is dropped: a cleaning hashes keys with a seed of its own. If two keys have
-  equal hashes, one live record looks superseded, and the estimate is wrong by that record. Memory:
-  two whole numbers for each sampled key; at most `SAMPLES_ROOM` keys while records are added, and
-  at most 2 x `SAMPLES_MAX` keys afterwards.
+  equal hashes, one live record looks superseded, and the estimate is wrong by that record. The
+  sample stores two whole numbers for each sampled key. It has at most `SAMPLES_ROOM` keys while
+  records are added, and at most 2 x `SAMPLES_MAX` keys afterwards.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, the sample of each segment is
   small. Choosing the segments that look emptiest would then mean choosing the largest sampling
   errors. But neighboring segments that were cleaned at the same time lose their records at the same
-  rate. So each segment is judged by its own sample and by its neighbors' sample, weighted as if
-  `PRIOR_SAMPLES` of its keys came from the neighbors.
+  rate. So the estimate for a segment combines the segment's own sample with the samples of its
+  neighbors, which together weigh as much as `PRIOR_SAMPLES` sampled keys.
 - The number of keys (`correction`): the sample's estimate is `samples << shift`, with a sampling
   error of some 1 % for 8,192 samples. Every cleaning maps the keys of a range of offsets and so
   counts them exactly. Comparing this count with the sample's estimate for the same range and time
   gives the sampling error among those keys. Whether a key is sampled depends only on its hash, so
-  the difference remains valid as long as the keys exist. Keys that were not in the map, and keys
+  this error remains the same as long as the keys exist. Keys that were not in the map, and keys
   that have disappeared since, remain uncertain.
 
       keys = (samples << shift) + counted - (sampled << shift)
@@ -47,8 +47,8 @@ class SegmentFacts:
         base_offset: Base offset of the segment.
         end_offset: Offset after the segment's last offset.
         size_bytes: Size of the segment's log file.
-        cleaned_to: No record of the segment is superseded by a record with an offset below this
-            offset. The segment's base offset if the segment was never cleaned.
+        cleaned_to: Offset below which no record supersedes a record of the segment; the segment's
+            base offset if the segment was never cleaned.
         live_bytes: Bytes that are expected to remain after a cleaning, 0 to `size_bytes`.
         sum_bytes: Unbiased estimate of the live bytes, for sums over many segments. `live_bytes`
             also uses the last cleaning's result, which makes it better for one segment but biased
@@ -74,8 +74,8 @@ class SegmentFacts:
         return max(self.size_bytes - self.live_bytes, 0.0)
 
 
-# Number of neighbors' keys that are added to a segment's own keys, and number of neighbors on each
-# side.
+# Weight of the neighbors' samples in the estimate for a segment, as a number of sampled keys; and
+# the number of neighbors on each side of the segment.
 PRIOR_SAMPLES: Final = 128
 
 NEIGHBOURS: Final = 4
@@ -133,9 +133,9 @@ def _live_bytes(segments: Sequence[SegmentEstimate], prior: float) -> Iterator[f
 
 
 # Target for the number of keys in the sample: one in KEYS_PER_SAMPLE, but at least SAMPLES_MIN and
-# at most SAMPLES_MAX. A sample of more than twice the target is halved. With 64 segments, 32,768
-# keys are 512 a segment: enough to estimate the live part of a segment to some 5 %, and the live
-# part of the whole log to 0.5 %.
+# at most SAMPLES_MAX. A sample of more than twice the target is halved. In a log of 64 segments,
+# 32,768 keys are 512 keys for each segment. This is enough to estimate the live part of a segment
+# with an error of some 5 %, and the live part of the whole log with an error of 0.5 %.
 SAMPLES_MIN: Final = 1024
 
 SAMPLES_MAX: Final = 32_768
@@ -147,8 +147,8 @@ SAMPLES_ROOM: Final = 4 * SAMPLES_MAX
 # Largest valid shift. No sample needs more zero bits, so a file with a larger shift is invalid.
 SHIFT_MAX: Final = 32
 
-# Mask of the bits of a hash that are kept. The sample has so few keys that more bits would only
-# increase its size.
+# Mask of the bits of a hash that are kept. These bits distinguish the few sampled keys, so more
+# bits would only increase the size of the sample.
 HASH_MASK: Final = (1 << 48) - 1
 
 
@@ -176,7 +176,10 @@ class KeySamples:
         return self._latest
 
     def thinned(self, shift: int) -> dict[int, tuple[int, int]]:
-        """Return the samples that remain at a larger or equal shift, in the form of `latest`."""
+        """Return the samples that remain at `shift`, in the form of `latest`.
+
+        `shift` must not be less than the current shift.
+        """
         mask = (1 << shift) - 1
         return {h: last for h, last in self._latest.items() if h & mask == 0}
 
@@ -201,7 +204,7 @@ class KeySamples:
         self._thin()
 
     def keep(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Drop samples outside of these ranges of offsets [start, end), given in order."""
+        """Drop samples whose offsets are in none of these ranges [start, end), given in order."""
         starts = [start for start, _ in ranges]
 
         def is_inside(offset: int) -> bool:
@@ -285,7 +288,7 @@ class MappedKeys:
 
 
 def better(old: MappedKeys | None, new: MappedKeys, samples: KeySamples) -> MappedKeys:
-    """Return the count that leaves less uncertainty; the newer count if there is no difference."""
+    """Return the count that leaves fewer keys uncertain; the newer count if both leave as many."""
     return old if old and old.unknown(samples) < new.unknown(samples) else new
 
 

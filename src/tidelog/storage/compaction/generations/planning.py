@@ -11,32 +11,36 @@ strategy compares versions, every cleaning is a full pass.
 A cleaning selects the segments with the most garbage per byte to move. A log of L live bytes may
 use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live, reads s,
 writes u and frees s - u bytes. The keys of the segment are looked up in a map. To fill the map, the
-log is read from some offset on. An early cleaning finds less garbage in a segment than a later
-cleaning. So a cleaning waits until the space is used up. Then it chooses the segments in order of
+cleaning reads the log from the map's first offset on. A segment's garbage grows with time, so a
+cleaning waits until the log has used up its space. Then the plan ranks the segments by this value,
+largest first:
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
 
-largest first. This value compares the cost of keeping the garbage until later with the cost of
-rewriting the segment now, for records whose death rate decreases with age. A map can be used for
-all segments that were already cleaned at least up to the map's first offset. So for each first
-offset of a map, the best choice is a prefix of these segments in that order. Of these prefixes, the
-plan takes the prefix that frees the most garbage per cost. The cost is the bytes written, plus a
-small part of the bytes read. (docs/generations.md has the derivation and the measurements.)
+The value compares the cost of keeping a segment's garbage with the cost of rewriting the segment
+now. It assumes that old records are superseded at a lower rate than young records. A map can clean
+every segment whose `cleaned_to` is at or after the map's first offset. For each possible first
+offset, the plan takes the best prefix of the ranking of these segments: the prefix that frees the
+most garbage per cost. The plan chooses the best of all these prefixes. The cost is the bytes
+written, plus a small part of the bytes read. (docs/generations.md has the derivation and the
+measurements.)
 
 Consecutive segments that the same cleaning rewrites are merged, as many as one segment can hold.
-Merging costs no extra byte. Cleaning shrinks segments in place, so a log whose keys are updated at
-very different rates breaks up into many small segments. The maximum number of segments is
-`SEGMENTS_PER_LIVE` times the number of segments that the live bytes would fill, and at least
-`SEGMENTS_MIN`. If a cleaning would leave more segments than `MERGE_FROM` times this maximum, runs
-of neighbors are rewritten only to merge them, until about `MERGE_TO` times the maximum remain. The
-runs that remove the most segments per byte copied come first.
+Merging segments that are rewritten anyway writes no extra byte. Without merges, a log whose keys
+are updated at very different rates would end up with many small segments, because cleaning only
+makes segments smaller. The maximum number of segments is `SEGMENTS_PER_LIVE` times the number of
+segments that the live bytes would fill, and at least `SEGMENTS_MIN`. If a cleaning would leave more
+segments than `MERGE_FROM` times this maximum, runs of neighbors are rewritten only to merge them,
+until about `MERGE_TO` times the maximum remain. The run whose merge removes the most segments per
+byte copied is merged first.
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. The proofs
 use a segment's `cleaned_to` C: no record of the segment is superseded by a record with an offset
 below C. A segment that was never cleaned has C = its base offset, because (by offset) a record is
 superseded only by later records. A cleaning that maps the keys of offsets [from, to) drops every
-record that a record of that range supersedes. So the cleaning raises C to `to` if C >= from. If
-there is a gap between C and `from`, the cleaning proves nothing. It follows for an offset P:
+record that a record of that range supersedes. So if a segment has C >= from, the cleaning raises
+its C to `to`. If C < from, the map lacks the keys of the offsets between C and `from`, so C does
+not change. It follows for an offset P:
 
 - the part below P is clean, in the sense of Kafka's cleaner (no two records below P with the same
   key), if every segment that begins below P has C >= P;
@@ -65,12 +69,14 @@ from tidelog.types import INT32_MAX
 READ_PRICE: Final = 0.01
 
 # Minimum garbage that a cleaning other than a full pass is expected to free, as a part of the space
-# for garbage. The space for garbage is the live size times (space factor - 1). With a smaller
-# minimum, the map is filled too often. With a larger minimum, segments are cleaned too early.
+# for garbage. The space for garbage is the live size times (space factor - 1). A smaller minimum
+# leads to more cleanings, and each cleaning has to fill the map. A larger minimum cleans segments
+# before they have much garbage.
 BATCH_PART: Final = 0.2
 
-# Minimum of a record's expected lifetime (in records appended), as a multiple of the number of
-# keys. Without this minimum, the order of young segments would depend on age alone.
+# Factor of L in the formula for ranking segments: the minimum of a record's expected lifetime (in
+# records appended), as a multiple of the number of keys. Without this minimum, the order of young
+# segments would depend on age alone.
 AGE_FLOOR: Final = 2.0
 
 # Maximum number of offsets that are tried as the first offset of the map, in addition to the lowest
@@ -110,7 +116,7 @@ def choose(
         segments: Finished segments that may be cleaned, in order.
         needed_bytes: Bytes to free.
         map_keys_max: Maximum number of keys in the map.
-        is_whole: Whether all keys are mapped, at any cost.
+        is_whole: Whether the map must contain all keys, even if a smaller map would cost less.
 
     Returns:
         The cleaning; None if no cleaning with a single map frees `needed_bytes`.
@@ -142,7 +148,7 @@ def describe(map_from: int, chosen: Sequence[SegmentFacts], map_bytes: int) -> C
 def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], float]:
     """Return a function that computes the value of cleaning a segment now, to rank segments.
 
-    The module's docstring has the formula, with the log's size in records.
+    The module's docstring has the formula. Age and L are counted in records here.
     """
     end = segments[-1].end_offset if segments else 0
     floor = AGE_FLOOR * max(sum(each.keys for each in segments), 1.0)
@@ -161,8 +167,8 @@ def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], fl
 def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterator[int]:
     """Yield the offsets that are tried as the start of the map; the shortest map comes first.
 
-    A key is in the map once, wherever its older records are. So the number of keys in a map that
-    begins at an offset is the number of keys whose last record is at or after that offset.
+    The map has one entry for each key, however many records the key has. So a map that begins at an
+    offset has as many entries as there are keys whose last record is at or after that offset.
     """
     starts = sorted({each.cleaned_to for each in segments}, reverse=True)
     step = max(1, -(-len(starts) // MAP_STARTS_MAX))
@@ -178,9 +184,9 @@ def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterat
 def _best_prefix(
     order: Sequence[SegmentFacts], needed_bytes: float, fixed_cost: float
 ) -> tuple[float, int] | None:
-    """Return garbage per cost, and length, of the best prefix that frees `needed_bytes`.
+    """Return the garbage per cost, and the length, of the best prefix of `order`.
 
-    Returns None if no prefix frees as many bytes.
+    The prefix frees at least `needed_bytes`. Returns None if no prefix frees as many bytes.
     """
     garbage, cost = 0.0, fixed_cost
     best: tuple[float, int] | None = None
@@ -201,13 +207,14 @@ SEGMENTS_PER_LIVE: Final = 8
 # Merging starts when there are more segments than this part of the maximum number of segments.
 MERGE_FROM: Final = 0.85
 
-# Merging stops at about this part of the maximum number of segments.
+# Merging stops when the number of segments has decreased to about this part of the maximum number.
 MERGE_TO: Final = 0.72
 
 # Number of segments that is always allowed: merging a small log has no benefit.
 SEGMENTS_MIN: Final = 8
 
-# Maximum expected size of a group, as a part of the segment size: expected sizes are estimates.
+# Maximum expected size of a group, as a part of the segment size. It is below 1, because the real
+# size may exceed the expected size.
 FILL: Final = 0.95
 
 # Fixed cost of a rewritten segment (files, syncs, renames), as a part of a full segment's cost.
@@ -299,9 +306,10 @@ def _count_after(segments: Sequence[SegmentFacts], rewritten: set[int], room: Ro
 def _runs(
     segments: Sequence[SegmentFacts], rewritten: set[int], room: Room
 ) -> Iterator[tuple[int, set[int]]]:
-    """Yield runs of neighbors that fit into one segment, best first.
+    """Yield runs of neighboring segments that fit into one segment, the best run first.
 
-    Yields the number of segments that merging the run saves, and the run's base offsets.
+    For each run, yields the number of segments that merging the run saves, and the base offsets of
+    the run's segments.
     """
     runs = []
     for first in range(len(segments) - 1):
@@ -329,7 +337,7 @@ def after_merging(cleaned_to: Iterable[int]) -> int:
 
 
 def clean_end(segments: Sequence[SegmentFacts], log_start_offset: int) -> int:
-    """Return the largest offset below which provably no older version of any key remains.
+    """Return the largest offset below which each key is proven to have at most one record.
 
     Args:
         segments: All finished segments from the log's start on, in order.
@@ -351,10 +359,9 @@ def with_drops(
 ) -> Iterator[Group]:
     """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
-    A group may drop tombstones and markers if every segment up to the group's last segment is
-    cleaned to the group's end when the group is swapped in. An earlier cleaning may have cleaned a
-    segment to this end. Otherwise this cleaning must do so, in the group itself or in a group that
-    is swapped in earlier.
+    A group may drop tombstones and markers if, when the group is swapped in, its own segments and
+    all segments before them are cleaned to the group's end. A segment may have been cleaned to that
+    end by an earlier cleaning, by this group, or by a group that is swapped in earlier.
 
     Args:
         segments: All finished segments of the partition, in order; no older data exists elsewhere.
@@ -376,17 +383,17 @@ def with_drops(
 # The bound is lowered by this many standard errors of the estimated live size.
 ERROR_MARGIN: Final = 2.0
 
-# The bound is lowered by at most this fraction of itself.
+# Maximum reduction of the bound because of the error, as a fraction of the bound.
 ERROR_MAX: Final = 0.1
 
-# If the relative error of the number of keys is larger than this value, all keys are mapped. To map
-# all keys, the log is read once. This read pays off. With a bound that is half a percent higher,
-# cleanings save about the cost of one read each time that the log has appended as many bytes as are
-# live.
+# If the relative error of the number of keys is larger than this value, a cleaning maps all keys in
+# order to count them. This takes one read of the log, but a smaller error raises the bound. If the
+# bound is half a percent higher, cleanings save about the cost of one such read while the log
+# appends as many bytes as are live.
 COUNT_FROM: Final = 0.005
 
-# A plan fills at most this fraction of the map with expected keys, so that more keys than expected
-# fit, too.
+# A cleaning maps all keys only if the expected number of keys is at most this fraction of the map's
+# maximum, because there may be more keys than expected.
 COUNT_FILL: Final = 0.9
 
 
@@ -412,8 +419,8 @@ class Demand:
         live_error: Relative standard error of the estimated live size.
         count_error: Part of `live_error` that a map of all keys would remove.
         late_bytes: Bytes that the segment after the active one will have at the next check.
-        everything: Why a full pass is made whether or not the space is used up; empty if there is
-            no such reason.
+        everything: Reason for a full pass even if the space is not used up; empty if there is no
+            such reason.
         has_versions: Whether a timestamp or header decides which record stays. If so, every pass is
             a full pass.
     """
@@ -625,7 +632,7 @@ class _Planning:
         if self.demand.has_versions:
             return self.sweep(reason)
         over = self.space.log_bytes - self.space.bound_bytes
-        # A rounding error must not keep the plan from freeing all garbage.
+        # Rounding errors in the sums must not prevent a plan that has to free all garbage.
         needed = min(over + batch, garbage * 0.99)
         limit = self.demand.map_keys_max
         choice = choose(self.allowed, needed, map_keys_max=limit, is_whole=self._must_count(limit))

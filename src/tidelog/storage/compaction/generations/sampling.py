@@ -1,8 +1,8 @@
 """Reads a finished segment once: counts its records, and keeps the records of sampled keys.
 
-A damaged segment does not count as sampled; the cleaning that reads it reports the damage. No
-decision about safety depends on the sample. Records of aborted transactions count as committed, so
-the sample counts a few live records as garbage.
+A damaged segment does not count as sampled; the cleaning that reads it reports the damage. The
+sample never decides which record a cleaning drops. Records of aborted transactions count as
+committed, so the sample counts a few live records as garbage.
 
 Imports numpy and numba. Writes no file. Memory: one chunk, and the part of the chunk that is
 decompressed at a time. Plain reference: `tests/worlds/records/plain_sampling.py`.
@@ -58,7 +58,7 @@ def sample_segment(file: File, path: str, seed: bytes, samples: KeySamples) -> S
     Args:
         file: A finished log file.
         path: Name of the file, for errors.
-        seed: The secret by which keys are sampled.
+        seed: The secret that seeds the hash by which keys are sampled.
         samples: Receives the records of sampled keys.
 
     Raises:

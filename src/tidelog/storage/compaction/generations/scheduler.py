@@ -185,7 +185,7 @@ class Generations:
             clean_offset: Offset below which no older version of any key remains, from the
                 partition's `cleaner-offset-checkpoint`; the log start if the checkpoint has no
                 entry for the partition.
-            cache: Cache for file contents, which the lock's holder has; if None, the file is read.
+            cache: The lock holder's cache of file contents; None to read the file.
 
         Raises:
             OSError: The disk failed.
@@ -207,8 +207,8 @@ class Generations:
     def may_be_due(self, demand: Demand) -> bool:
         """Return whether a cleaning could be due, assuming that all unread segments are garbage.
 
-        As long as the log has room according to the stored facts, reading new segments can wait.
-        When the log has no room, the new segments are read immediately.
+        If no cleaning could be due under this assumption, the new segments are read later.
+        Otherwise they are read immediately.
         """
         live = sum(
             each.sum_bytes
@@ -324,10 +324,10 @@ class Generations:
     def _late_bytes(self, demand: Demand) -> int:
         """Estimate the bytes that the segment after the active one will have at the next check.
 
-        If the log was rolled since the last plan, the active segment has grown to its current size
-        between two checks. If a cleaning waits for the next check, the active segment may be full
-        by then, and the segment after it may have the active segment's current size. If the log was
-        not rolled, the estimate is 0.
+        If the log was rolled since the last plan, the active segment has grown from 0 to its
+        current size between two checks. So by the next check, the active segment may be full, and
+        the segment after it may be as large as the active segment is now. If the log was not
+        rolled, the estimate is 0.
         """
         is_first = self._statistics.planned_to != demand.cleanable_end
         has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
@@ -361,8 +361,8 @@ class Generations:
         if not segment.has_due or segment.end_offset > cleanable_end:
             return False
         was_swept = segment.end_offset <= self._statistics.swept_to
-        # With a retention of 0, `due_ms` equals `swept_ms` if no cleaning before the last full pass
-        # saw the tombstone.
+        # `due_ms` may equal `swept_ms`: with a retention of 0, the last full pass was the first
+        # cleaning that saw the tombstone, and kept it.
         return (
             not was_swept
             or self._statistics.rows[segment.base_offset].due_ms >= self._statistics.swept_ms
@@ -484,8 +484,8 @@ def _row_after(
     )
 
 
-# Bytes of a slot of the offset map. If keys are verified, the key itself takes about as many bytes
-# again.
+# Bytes of a slot of the offset map. If keys are verified, the map also stores the key, which takes
+# about as many bytes as the slot.
 _SLOT_BYTES: Final = 24
 
 

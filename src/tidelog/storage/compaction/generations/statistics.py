@@ -2,10 +2,10 @@
 
 The file is derived data. If the file is lost or damaged, or describes other segments, the facts are
 unknown. In this case the partition's `cleaner-offset-checkpoint` gives the end of the clean part,
-and sampling begins again. A row is valid only for a segment with the same base, end, size and
-modification time. A row's `cleaned_to` is valid only up to the base of the first segment that has
-changed. So if a log was truncated and then appended to, the log counts as clean only up to the
-truncation point.
+and sampling begins again. A row is valid only for a segment with the same base offset, end offset,
+size and modification time. No row's `cleaned_to` is valid beyond the base offset of the first
+segment that has changed. So if a log was truncated and records were appended afterwards, the log
+counts as clean only up to the truncation point.
 
 The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
 CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files). A
@@ -106,7 +106,7 @@ class Statistics:
     """Stored statistics of a partition.
 
     Attributes:
-        seed: Secret by which keys are sampled, 16 bytes.
+        seed: Secret of 16 bytes that seeds the hash by which keys are sampled.
         rows: Row of each finished segment, by base offset.
         samples: The sampled keys of the segments whose records are counted.
         swept_to: Offset up to which the last full pass removed due tombstones, exclusive; 0 if
@@ -399,7 +399,7 @@ class StoredStatistics:
             change is computed by comparison with it.
         whole_bytes: Size of the snapshot in bytes.
         size_bytes: Size of the snapshot and its changes in bytes.
-        is_sound: Whether the file consists of only these bytes, so that entries can be appended.
+        is_sound: Whether the file has no other bytes after these, so that entries can be appended.
     """
 
     statistics: Statistics
