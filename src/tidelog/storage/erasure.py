@@ -1,7 +1,8 @@
 """Erases a key: appends a tombstone, and rewrites files and tier objects without the key's records.
 
 1. Every file of the topic's partitions is read from end to end to find the records of the key,
-   including records of aborted transactions. The SHA-256 of each file shows which bytes were read.
+   including records of aborted transactions. The receipt has the SHA-256 of each file, which shows
+   which bytes were read.
 2. Each partition with records of the key gets a tombstone, and the partition's active segment is
    rolled. A tombstone that is the key's only record in its partition stays, so a repeated erasure
    changes nothing there.
@@ -10,11 +11,12 @@
    are copied unchanged. A batch that loses all records becomes an empty batch, so offsets and
    sequences are kept. Before the first exchange, a time is stored in the compaction history: a
    table of the topic's keys is exact only as of this time or later.
-4. In a tier, objects with records of the key are replaced first, one segment at a time, with one
-   compare-and-swap for each segment. The old objects, and all other objects that the manifest does
-   not name, are removed without the grace period. A reader with an older plan finds that the
-   objects are missing, and plans again. Copies of local segments are dropped before these segments
-   are exchanged; a later tier run copies the segments again.
+4. In a tier, objects with records of the key are replaced before local segments. The replacement
+   takes one segment at a time, with one compare-and-swap for each segment. The replaced objects,
+   and all other objects that the manifest does not name, are removed without the grace period. A
+   reader whose plan names a removed object reads the manifest again, and makes a new plan. Copies
+   of local segments are dropped before these segments are exchanged; a later tier run copies the
+   segments again.
 5. Files that wait for deletion are removed if they contain the key. Then all of the partitions'
    files are searched for the key again. The receipt lists the files that still contain the key, and
    the places that no program on this machine can reach.
@@ -317,7 +319,8 @@ class Erasure:
             rewrite or has rewritten, a sentence on these times.
         removed: Removed files and tier objects that contained the key. Each removed file was
             waiting for deletion.
-        not_reached: Files that still contain records to erase, with up to 10 offsets of each file.
+        not_reached: Files that still contain records of the key to erase, with up to 10 offsets of
+            these records for each file.
     """
 
     topic: str
@@ -445,9 +448,9 @@ def erase(
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: The directory is a standby, which copies its leader; nothing was changed.
-        TierConflict: Another directory, or a copy of this one, writes a tier. If the conflict is
-            found before the erasure begins, nothing was changed. If the conflict happens during the
-            erasure, some files may already be changed.
+        TierConflict: Another directory, or a copy of this one, writes a tier. If such a writer is
+            found before the erasure begins, nothing was changed. If it is found during the erasure,
+            some files may already be changed.
         UnsupportedForMessageFormat: Records of the key are in batches of format 0 or 1, which can't
             be rewritten; nothing was changed.
         CorruptData: A batch that has to be read is damaged.
@@ -707,9 +710,9 @@ def _later(earlier_ms: int, ms: int) -> int:
 
 
 def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memoryview:
-    """Return a batch's bytes without the records of these offsets.
+    """Return a batch's bytes without the records at `offsets`.
 
-    If the batch has no record at these offsets, the batch's bytes are returned unchanged.
+    If the batch has no record at any of these offsets, the batch's bytes are returned unchanged.
 
     Offsets, sequences, times and codec of the remaining records are kept. If no record remains, the
     result is an empty batch with the same offsets and sequences.

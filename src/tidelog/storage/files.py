@@ -66,8 +66,8 @@ class LogFile(NamedTuple):
     is_summed: bool = False
 
 
-# The kinds of files of a log. The log file is first. If files are renamed or removed in this order,
-# a crash can leave only files without a log file; recovery drops such files.
+# The kinds of files of a log, with the log file first. If files are renamed or removed in this
+# order, a crash can leave only files whose log file is gone; recovery drops such files.
 LOG_FILES: Final = (
     LogFile(LOG_SUFFIX, is_primary=True, sync_rank=1),
     LogFile(OFFSET_INDEX_SUFFIX, sync_rank=2, is_summed=True),
@@ -240,7 +240,7 @@ def decode_topic_id(text: str) -> uuid.UUID:
 def random_topic_id(source: random.Random) -> uuid.UUID:
     """Draw a topic id that is not reserved, and whose text does not begin with `-`.
 
-    A text that begins with `-` would look like an option of a command.
+    In a command line, a topic id that begins with `-` would look like an option.
 
     Source: Kafka 4.x Uuid.randomUuid.
     """

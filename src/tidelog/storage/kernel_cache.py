@@ -1,7 +1,8 @@
 """The directory of compiled kernels, and the choice of the one process that compiles.
 
 Compiling keeps a core busy for several seconds. If many processes start together (Spark workers,
-restarted brokers), one process compiles. The other processes wait and load the result.
+restarted brokers), one process compiles. The other processes wait, and then load the compiled
+kernels.
 """
 
 import fcntl
@@ -30,8 +31,8 @@ def choose_cache(package: Path) -> Path | None:
             subdirectory.
 
     Returns:
-        The directory. None if there is no directory that only this user can write to; then each
-        process compiles.
+        The directory; None if no directory is writable for this user only. Without a directory,
+        each process compiles for itself.
     """
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
@@ -39,7 +40,7 @@ def choose_cache(package: Path) -> Path | None:
         return package / "__pycache__"
     home = os.environ.get("HOME", "")
     if home and os.access(home, os.W_OK):
-        return Path(home) / ".cache"  # numba then uses a directory below it
+        return Path(home) / ".cache"  # numba uses a directory below this one
     folder = Path(tempfile.gettempdir()) / f"tidelog-numba-{os.getuid()}"
     if not _is_ours(folder):
         return None
@@ -89,8 +90,8 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
 def _lock_new(path: Path) -> int | None:
     """Create and lock a file; return its descriptor.
 
-    Return None if the file has content, or can't be created or locked. So in a directory that is
-    read-only or has no locks, each process compiles for itself.
+    Return None if the file has content, or can't be created or locked. Without the lock, for
+    example in a read-only directory, each process compiles for itself.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -66,8 +66,8 @@ class OpenPartitions:
     """The open logs and readers of a directory. Only the directory's thread calls the methods.
 
     Attributes:
-        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for this time are
-            dropped when a partition is opened.
+        producer_expiration_ms: Value of the setting `producer.id.expiration.ms`. Opening a
+            partition drops producers that were idle for this time.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class OpenPartitions:
     def _open_to_write(self, name: TopicPartition) -> "Log":
         log = self._open(name)
         if log.failure is None:
-            with suppress(StorageFailure):  # the log is then offline, and its use raises this error
+            with suppress(StorageFailure):  # a failure takes the log offline; each use raises it
                 log.swaps.begin_epoch()
         return log
 
@@ -238,8 +238,8 @@ class OpenPartitions:
         recorded = RecordedEnd(recovery_point or clean_end or 0, is_end=is_end)
         is_internal = name.topic in INTERNAL_TOPICS
         options = LogOptions(
-            # Groups and transactions must continue even if the wall clock jumps. This is safe,
-            # because no result depends on the append times of internal topics.
+            # Groups and transactions must continue even if the wall clock jumps. Internal topics
+            # can ignore such a jump, because no result depends on their append times.
             watch=TrustedClock(self._context.env.clock) if is_internal else rules.watch,
             recovery_point=recovery_point,
             clean_end=clean_end,
@@ -334,7 +334,7 @@ class OpenPartitions:
             try:
                 commit = commits.read_commit(self._fs, path)
             except FileNotFoundError:
-                continue  # a commit of other partitions that was completed after the listing
+                continue  # completed after the listing, so it is a commit of other partitions
             if own not in commit.directories:
                 continue
             others = (files.parse_partition_dir(each) for each in commit.directories if each != own)

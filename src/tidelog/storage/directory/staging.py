@@ -1,11 +1,10 @@
 """Staged log files: files in a partition's directory that later become segments of the partition.
 
 Many writers may stage at the same time, in other processes or on other machines. A writer does not
-need the directory's lock: a staged file is called `NAME.log.staging`, and neither tidelog nor Kafka
-uses a file with this suffix as a part of the log. The file's records are visible only after the
-module `attach` has attached or exchanged the file, which requires the directory's lock. Staged
-files of crashed jobs are removed by the first attach that finds them unmodified for more than 7
-days.
+need the directory's lock, because neither tidelog nor Kafka uses a staged file (`NAME.log.staging`)
+as a part of the log. The file's records are visible only after the module `attach` has attached or
+exchanged the file, which requires the directory's lock. Staged files of crashed jobs are removed by
+the first attach that finds them unmodified for more than 7 days.
 
 This module owns:
 
@@ -293,7 +292,8 @@ class StagedWriter:
 def write_staged(fs: FileSystem, path: str, content: Buffer) -> None:
     """Write a whole file durably under a name that no program reads yet; raises OSError.
 
-    A file of an earlier attempt is replaced. The content is synced, the directory entry is not.
+    A file that an earlier attempt left is replaced. The content is synced, but the directory entry
+    is not.
     """
     file = fs.open(path, create=True)
     try:

@@ -4,13 +4,13 @@
 serializes changes. `TopicAdmin` opens no log: `OpenPartitions` opens logs, and gives up the logs of
 topics that are deleted.
 
-A new partition directory needs no sync of its own, because one sync makes the names of all
-directories of a call durable. The registry's file lists the topic with its id, so a missing
-directory can be created when the partition is opened. A partition's `partition.metadata` is written
-durably before the partition takes its first record, as in Kafka. It is also written before the
-directory of topics is marked as cleanly stopped. A power loss before this durable write can leave
-`partition.metadata` missing or torn. A missing or torn `partition.metadata` is written again, with
-the registry's topic id.
+New partition directories are not synced one by one: at the end of a call, one sync of the directory
+of topics makes the names of all new partition directories durable. The registry's file lists the
+topic with its id, so a missing directory can be created when the partition is opened. A partition's
+`partition.metadata` is written durably before the partition takes its first record, as in Kafka. It
+is also written before the directory of topics is marked as cleanly stopped. A power loss before
+this durable write can leave `partition.metadata` missing or torn. A missing or torn
+`partition.metadata` is written again, with the registry's topic id.
 
 All topics of one call are deleted by one write of the registry's file, which then lists them as
 deleted. While the file lists a topic as deleted, directories with the topic's name are ignored; the
@@ -87,9 +87,9 @@ class DirectoryContext(NamedTuple):
 class TopicAdmin:
     """The topics of an open directory.
 
-    Only the directory's thread calls the methods. Exception: any thread may call the methods that
-    are marked "in any thread". A writer calls `remove_deleted`, `load` and `remove_leftovers` in
-    this order.
+    Any thread may call the methods that are marked "in any thread". Only the directory's thread may
+    call the other methods. A writer calls `remove_deleted`, `load` and `remove_leftovers` in this
+    order.
 
     Attributes:
         set_aside: Paths of renamed directories of deleted topics; `remove_set_aside` removes them.
@@ -112,8 +112,8 @@ class TopicAdmin:
             defaults: Values of settings that a topic does not set, by the names of broker
                 settings; None for the values that a broker stored in the directory.
             keeps_notes: Whether new partitions store from the start why each segment was rolled.
-            leaves_set_aside: Whether `remove_deleted` lists directories in `set_aside` instead of
-                removing them.
+            leaves_set_aside: If True, `remove_deleted` removes no directory, but lists the
+                directories in `set_aside`.
         """
         self._context = context
         self._fs = context.env.files
@@ -353,7 +353,7 @@ class TopicAdmin:
         """Make a new partition's files durable before the partition is opened; in any thread.
 
         Raises:
-            StorageFailure: The disk failed; the opening of the partition tries again.
+            StorageFailure: The disk failed. Opening the partition will try the same writes again.
         """
         with typed_reads(self._path):
             self._dirs.settle(name)
@@ -511,7 +511,7 @@ class TopicAdmin:
             raise StorageFailure(self._path, "free names", what)
 
     def remove_set_aside(self, paths: Iterable[str]) -> None:
-        """Remove renamed directories: the slow part of `delete`; in any thread.
+        """Remove renamed directories of deleted topics (slow); in any thread.
 
         Raises:
             StorageFailure: The disk failed; the next open for writing removes what remains.

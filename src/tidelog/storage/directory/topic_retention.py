@@ -2,8 +2,8 @@
 
 `explain` returns why each segment of a partition was rolled, and how long it will be kept. `retain`
 deletes expired segments, or only lists them (`Directory.retain`, `tidelog retain`). Brokers, tier
-runs and standbys apply retention by themselves, without this module. Of the functions here, only
-`retain` writes.
+runs and standbys apply retention by themselves, without this module. Only `retain` writes; all
+other functions of this module only read.
 
 Source: docs/retention.md.
 """
@@ -159,7 +159,7 @@ def why_verdict(
     Args:
         topic: Name of the topic or partition.
         stories: The topic's partitions, each as `explain` returns it.
-        zone: Zone of times; UTC if None.
+        zone: Time zone of the times in the text; None means UTC.
         is_age_known: Whether the topic's age limit is known; see `applied_config`.
         is_compacted: Whether the topic's `cleanup.policy` has `compact`.
     """
@@ -551,7 +551,7 @@ def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
         UnknownTopic: No such topic.
         ReadOnly: The directory is open for reading, and `dry_run` is false.
         CorruptData: A file that the decision needs is damaged.
-        StorageFailure: The disk failed; without `dry_run` the partition is then offline.
+        StorageFailure: The disk failed. If `dry_run` is false, the partition is now offline.
     """
     by_age, config = log_dir.knows_age_limit(topic), applied_config(log_dir, topic)
     due: list[DueSegment] = []

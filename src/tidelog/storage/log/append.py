@@ -55,7 +55,7 @@ class LongCheck(Exception):
 class AppendOrigin(Enum):
     """Origin of an append. The origin decides which checks run.
 
-    - `CLIENT`: a producer. An append may contain only one batch, and all checks run.
+    - `CLIENT`: a producer. A producer's append may contain only one batch, and all checks run.
     - `COORDINATOR`: tidelog's own transaction or group coordinator, which may write control
       batches.
     - `SINK`: batches that tidelog has built. Such batches are checked like a coordinator's batches,
@@ -75,15 +75,16 @@ class AppendTerms(NamedTuple):
     Attributes:
         origin: Origin of the append.
         owned: Whether a writable buffer may be changed in place instead of being copied.
-        trusted: Whether the caller has just built and sealed the batches. If so, no CRC is checked.
-            Records are checked in two cases: they have to be compressed with another codec, or the
-            origin is SINK and a rule of the topic requires the check. A coordinator's records
-            always comply with the topic's rules.
+        trusted: Whether the caller has just built and sealed the batches. The CRCs of trusted
+            batches are not checked. The records of trusted batches are checked in two cases: the
+            records have to be compressed with another codec, or the origin is SINK and a rule of
+            the topic requires the check. Coordinators build only records that comply with the
+            topic's rules.
         takes_legacy: Whether message sets of magic 0 and 1 are accepted, and kept in their format.
         is_bounded: Whether a check that takes too long raises LongCheck, before anything is
             changed.
         is_checked: Whether `check_append` has already checked the batches, and rewritten them if
-            necessary. If so, neither CRCs nor records are checked again.
+            necessary. The CRCs and records of checked batches are not checked again.
     """
 
     origin: AppendOrigin = AppendOrigin.CLIENT
@@ -94,7 +95,7 @@ class AppendTerms(NamedTuple):
     is_checked: bool = False
 
 
-# Terms for a client's batches in a buffer that the append must not change.
+# Terms for a client's batches. An append with these terms must not change the buffer.
 FOREIGN: Final = AppendTerms()
 # Terms for batches that tidelog has built, and for batches of its coordinators.
 BUILT: Final = AppendTerms(AppendOrigin.SINK, owned=True, trusted=True)
@@ -107,13 +108,13 @@ class AppendContext:
 
     Attributes:
         terms: Origin and required checks, the same for all appends of one kind.
-        next_offset: The log end. The first record gets this offset, except in a copy of a leader's
-            batches.
+        next_offset: The log end. The first record of the append gets this offset, except in a copy
+            of a leader's batches.
         leader_epoch: Epoch that every batch gets, except in a copy of a leader's batches.
         now_ms: Wall time in ms, which create times are compared with.
         append_ms: Append time in ms; -1 if the time is unknown or the append clock is off.
-        stamp_ms: Timestamp in ms that batches get on LogAppendTime topics. It never decreases from
-            one data batch to the next; in Kafka it may decrease.
+        stamp_ms: Timestamp in ms that batches get on LogAppendTime topics. In tidelog, this
+            timestamp never decreases from one data batch to the next; in Kafka it may decrease.
     """
 
     terms: AppendTerms
@@ -134,8 +135,8 @@ class AppendResult:
         append_time_ms: Append time of the records in ms; -1 if it is unknown or the append clock is
             off.
         log_append_time_ms: Value for Kafka's produce response. On LogAppendTime topics the value is
-            the batches' timestamp, on CreateTime topics -1. For a duplicate the value is the stored
-            batch's timestamp.
+            the batches' timestamp, on CreateTime topics -1. For a batch that the log already has,
+            the value is the stored batch's timestamp.
         log_start_offset: First offset of the log.
         is_duplicate: Whether the log already has this batch of an idempotent producer. For a
             duplicate, nothing was written, and `base_offset` and `last_offset` are the stored

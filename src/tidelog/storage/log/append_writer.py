@@ -15,12 +15,12 @@ step stay in the CPU caches.
 A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
 segment. Then the roll syncs the old segment, writes the producers' snapshot and the old segment's
 note, and syncs the directory. The last sync makes the new segment's file names durable. The syncs
-and the writes of snapshot and note may be deferred, so that appends to the new segment do not wait
-for them. The old segment's zone map is derived from durable data, so it is written last and is not
-synced.
+and the writes of snapshot and note may run later, as deferred work, so that appends to the new
+segment need not wait. The old segment's zone map is derived from durable data, so it is written
+last and is not synced.
 
-Only the thread that appends calls this module. Exception: deferred work and `write_snapshot` may
-run in another thread.
+Deferred work and `write_snapshot` may run in another thread. Everything else in this module runs
+only in the thread that appends.
 
 Source: Kafka 4.x UnifiedLog.append, UnifiedLog.roll, LocalLog.
 """
@@ -45,7 +45,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.roll import RollReason
 from tidelog.types import UNKNOWN_MS
 
-_REPLICATION: Final = AppendOrigin.REPLICATION  # faster to read than the enum's member
+_REPLICATION: Final = AppendOrigin.REPLICATION  # a global is faster than an enum's attribute
 
 
 class SegmentRoller(LogPart):
@@ -157,8 +157,9 @@ class SegmentRoller(LogPart):
             closed.set_whole(active.size_bytes)
         self._segments.replace_active(closed, created)
         if new_base > active.end_offset:
-            # Wait until the old segment's note is written, because without the note, recovery
-            # treats the gap as a loss. If the roll failed, no append may follow the gap.
+            # `new_base` leaves a gap of offsets. Wait until the old segment's note is written,
+            # because recovery would treat a gap without a note as a loss. If writing the note
+            # failed, no append may follow the gap.
             self._guard.settle()
             self._guard.ensure_writable()
         self._flusher.began_segment()
@@ -221,9 +222,9 @@ def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
 
 
 def _last_ms(times: AppendTimes) -> int:
-    """Return a segment's last append time in ms, the minimum of the next segment's append times.
+    """Return a segment's last append time in ms, a lower bound for the next segment's times.
 
-    The append times of the next segment must not be rounded down to an earlier time.
+    The next segment must not round its append times down below this time.
     """
     last_known_ms = times.last_known_ms
     return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)
@@ -253,8 +254,8 @@ class AppendWriter(LogPart):
         """Run the first step: check the append, and make all writes that precede the log's bytes.
 
         Returns:
-            The append's result if the log already has the batch; the caller must not run the other
-            steps. Otherwise None.
+            None if the other steps have to run. If the log already has the batch, the append's
+            result; then the caller must not run the other steps.
 
         Raises:
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:
@@ -325,7 +326,8 @@ class AppendWriter(LogPart):
             self._guard.fail(error, segment.log_path, "append")
         last = append.batches[-1]
         if isinstance(last, RecordBatch):
-            # The segment keeps the batch, so the batch must not keep the request's buffer.
+            # The segment keeps a reference to the batch: without this call, the request's buffer
+            # would stay in memory.
             last.let_go()
         return AppendResult(
             append.first_offset,
@@ -343,7 +345,7 @@ class AppendWriter(LogPart):
         """
         origin = append.context.terms.origin
         if origin is _REPLICATION:
-            return None  # the leader has checked the batches
+            return None  # the leader has already checked the replicated batches
         for batch in append.batches:
             if not batch.has_producer_id:
                 continue

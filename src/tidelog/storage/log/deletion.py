@@ -129,8 +129,8 @@ class Deleter(LogPart):
         not contain these copies.
 
         Args:
-            by_age: Whether to apply `retention.ms`. Callers pass False if they don't know the
-                settings of the topic's broker.
+            by_age: Whether to apply `retention.ms`. Callers that don't know the settings of the
+                topic's broker pass False.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -193,7 +193,8 @@ class Deleter(LogPart):
         if deletes_all(facts, plan):
             self._roller.end_segment(segments.end_offset, RollReason.RETENTION)
         if plan and not any(segment.size_bytes for segment in segments.all[len(plan) :]):
-            # If all records are deleted, only this checkpoint still proves the last append time.
+            # After all records are deleted, only an append-time checkpoint still proves the last
+            # append time.
             checkpoint = segments.append_time_checkpoint(self._clock.last_ms)
             fs, directory = context.env.files, context.directory
             self._guard.defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))

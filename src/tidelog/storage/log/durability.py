@@ -6,9 +6,9 @@
   dropped the unwritten pages, and the next sync would report success.
 - `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
   flush, an unlink. Work of one log runs in the order in which it was deferred, because later work
-  depends on earlier work. `AtOnce`, the default, runs the work immediately. A server's
-  implementation runs the work in another thread. Then it calls a callback on the owner's thread,
-  which is the thread that appends to the log.
+  depends on earlier work. `AtOnce`, the default, runs the work immediately. A server uses an
+  implementation that runs the work in another thread, and then calls a callback on the owner's
+  thread (the thread that appends to the log).
 - `Flusher` owns the recovery point and applies `flush.messages` and `flush.ms`.
 
 Source: Kafka 4.x UnifiedLog, LocalLog.
@@ -115,7 +115,7 @@ class FailureGuard:
     Attributes:
         failure: Why the partition is offline, None while it is online.
         is_closed: Whether the log was closed or abandoned.
-        is_changed: Whether a close has to write, because the log has changed or was opened after a
+        is_changed: Whether a close has to write. True if the log has changed, or was opened after a
             hard stop.
         deferred_calls: During `log.append_together`, a list that collects the callbacks of
             failures; `append_together` calls them at its end. None otherwise.
@@ -169,8 +169,8 @@ class FailureGuard:
         """Run a change of the log, and return the result of `action`.
 
         If a system call fails or data is damaged, even in a read, the partition goes offline,
-        because files and memory may be half changed. If `action` raises a `RequestError`, it must
-        do so before it changes anything.
+        because `action` may have made only a part of its changes. An `action` that raises a
+        `RequestError` must raise it before the first change.
 
         Raises:
             StorageFailure: The disk failed, or data is damaged; the partition is offline.
@@ -189,8 +189,8 @@ class FailureGuard:
         if isinstance(error, StorageFailure):
             self.go_offline(error)
             raise error
-        # The failure is not stored in a local variable, because its traceback refers to this frame:
-        # a variable of the frame would close a reference cycle.
+        # Don't store the failure in a local variable: its traceback refers to this frame, so the
+        # variable would make a reference cycle.
         raise self.go_offline(_as_failure(error, path, operation)) from error
 
     def go_offline(self, failure: StorageFailure) -> StorageFailure:
@@ -250,7 +250,8 @@ class FailureGuard:
                 _run_typed(path, operation, work)
             except StorageFailure as failure:
                 self._is_broken = True
-                # `finish` does not mark a partition that is offline or abandoned by then.
+                # Mark the failure here: if the partition is already offline or abandoned when
+                # `finish` runs, `finish` does not mark it.
                 self.mark(failure)
                 raise
 
@@ -277,7 +278,7 @@ class FailureGuard:
         try:
             if self.failure is not None:
                 if self._is_in_doubt:
-                    mark_unsynced(self._context)  # the disk may not have stored the first mark
+                    mark_unsynced(self._context)  # again: the disk may have lost the earlier mark
             elif self.is_changed:
                 _run_typed(self._context.directory, "close", action)
         except StorageFailure as failure:
@@ -323,7 +324,7 @@ class Flusher:
         self.recovery_point = 0
         self.last_flush_ms = 0
         self.is_flush_due = False
-        self._flushed_end = 0  # records below this offset need no flush
+        self._flushed_end = 0  # `flush.messages` counts records from this offset on
         self.configure(segments.context.config)
 
     def configure(self, config: TopicConfig) -> None:
@@ -356,8 +357,8 @@ class Flusher:
     def acknowledge(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
         """Flush if `flush.messages` or `flush.ms` requires it; then make an append visible.
 
-        With `LogOptions.leaves_flushes`, this method does not flush. Instead it sets
-        `is_flush_due`, and the caller of the append has to call `flush_later`.
+        If `LogOptions.leaves_flushes` is true, this method does not flush, but sets `is_flush_due`.
+        The caller of the append then has to call `flush_later`.
 
         Args:
             active: Segment of the append.
@@ -381,7 +382,8 @@ class Flusher:
         """Make all appends durable: append times first, then records.
 
         Raises:
-            StorageFailure: The sync failed. The sync is never repeated; the partition is offline.
+            StorageFailure: The sync failed, and the partition is offline. A failed sync is never
+                repeated.
         """
         self._guard.ensure_writable()
         self._guard.run(self._segments.active.log_path, "sync", self._flush)
@@ -396,11 +398,12 @@ class Flusher:
 
         Args:
             done: Called on the owner's thread after the sync. The callback's argument is the
-                failure if the partition is offline, else None. With a failure, the records may not
-                be durable.
+                failure if the partition is offline, else None. If there is a failure, the appended
+                records may not be durable.
 
         Returns:
-            The log end. After a successful sync, everything below it is durable.
+            The log end at the time of the call. After a successful sync, everything below this
+            offset is durable.
 
         Raises:
             StorageFailure: The partition is offline, or a sync that ran immediately failed.
@@ -428,8 +431,8 @@ class Flusher:
 def set_aside(context: SegmentContext, base_offset: int) -> list[str]:
     """Rename a segment's files to `.deleted`; return their new paths.
 
-    The log is renamed first. After a crash, the other files are then orphans, which the next
-    opening removes. May run in any thread; raises OSError.
+    The log file is renamed first. If a crash follows, the segment's other files have no log file,
+    and the next opening removes them. May run in any thread; raises OSError.
     """
     fs, renamed = context.env.files, []
     for suffix in files.LOG_FIRST:

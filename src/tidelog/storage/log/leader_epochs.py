@@ -89,8 +89,8 @@ class LeaderEpochs:
     def truncate_from_start(self, start_offset: int) -> bool:
         """Drop epochs whose records are all below `start_offset`; return whether the list changed.
 
-        `start_offset` is the new log start. The epoch that wrote this offset is kept; its start
-        becomes `start_offset`.
+        `start_offset` is the new log start. The epoch that wrote the record at `start_offset` is
+        kept, and its start becomes `start_offset`.
         """
         before = self._count_up_to(start_offset)
         if before == 0:
@@ -119,9 +119,8 @@ class LeaderEpochs:
             log_end: Log end offset; it is the end of the newest epoch.
 
         Returns:
-            (-1, -1) if the epoch is -1 or newer than all known epochs, or if no epoch is known. If
-            the epoch is older than all known epochs, the result is the requested epoch and the
-            start of the first entry.
+            (-1, -1) if `epoch` is -1 or newer than all known epochs, or if no epoch is known. If
+            `epoch` is older than all known epochs: `epoch` and the start of the first entry.
         """
         if epoch == NO_LEADER_EPOCH or not self._entries or epoch > self.latest_epoch:
             return -1, -1

@@ -88,10 +88,11 @@ class SwapAccess(Protocol):
 class LogAccess(LogView):
     """Methods of `Log` that long jobs call, from any thread. `Log` documents these methods.
 
-    Long jobs are attaches, cleanings, copies to the tier and erasures. A job in the thread that
-    owns the log gets the `Log` itself. In a broker, the event loop's thread owns the logs. So a job
-    in another thread gets a proxy, which runs each call in the event loop's thread. A proxy has
-    only the methods of `LogAccess`, so a job must not call any other method of a log.
+    The long jobs are attaches, cleanings, erasures, and copies of segments to the tier. A job in
+    the thread that owns the log gets the `Log` itself. In a broker, the event loop's thread owns
+    the logs. A job in another thread gets a proxy of the log, which runs each call in the event
+    loop's thread. The proxy has only the methods of `LogAccess`, so a job must not call any other
+    method of a log.
     """
 
     @property
@@ -245,7 +246,7 @@ class Log(LogAccess):
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
         """Return a local segment's note, and the time in ms by which its records had arrived.
 
-        The note is None if the segment has no note. The time is -1 for an empty active segment.
+        Without a note, the first value is None. For an empty active segment, the time is -1.
         """
         seen_ms = self._notes.seen_ms(segment)
         return self._notes.note_of(segment), seen_ms
@@ -275,8 +276,8 @@ class Log(LogAccess):
     ) -> AppendResult:
         """Append records, in batches of about `batch_bytes` before compression.
 
-        A record without a timestamp gets the current wall time. Either all records are appended or
-        none. Exception: if the disk fails, some of the records may be in the log.
+        A record without a timestamp gets the current wall time. If the disk fails, some of the
+        records may be in the log. After any other error, no record was appended.
 
         Args:
             records: At least one.
@@ -327,8 +328,8 @@ class Log(LogAccess):
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
                 TransactionCoordinatorFenced: The producer's state forbids the append.
             ClockJump, StorageFailure: As in `append`.
-            LongCheck: The terms have `is_bounded`, but the check takes long, so `check_append` has
-                to check the batches first; nothing was changed.
+            LongCheck: `terms.is_bounded` is true, but the check takes long. Nothing was changed;
+                `check_append` has to check the batches first.
         """
         return self.writer.append(self.prepare_append(data, terms))
 
@@ -381,7 +382,7 @@ class Log(LogAccess):
 
         Returns:
             The batch: `data`, possibly changed in place, or a rewritten copy. The caller appends
-            this batch with terms that have `is_checked`.
+            this batch with terms whose `is_checked` is true.
 
         Raises:
             TidelogError: The batch is refused, with the errors of `append_batches`.
@@ -406,8 +407,8 @@ class Log(LogAccess):
         """Append a set that `check_set` has checked.
 
         Raises:
-            LongCheck: The set has to be checked again, because records were appended after the
-                set's offsets were assigned.
+            LongCheck: Records were appended after `check_set` had assigned the set's offsets, so
+                `check_set` has to run again.
             InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As in
                 `append_batches`.
         """
@@ -514,8 +515,8 @@ class Log(LogAccess):
     def close(self) -> None:
         """Write the last entries of the indexes and append times, sync, and write the checkpoints.
 
-        The checkpoints are the producer snapshot and the append-time checkpoint. An offline log
-        writes nothing.
+        The checkpoints are the producer snapshot and the append-time checkpoint. If the log is
+        offline, nothing is written.
 
         Raises:
             StorageFailure: The disk failed; the log counts as not closed cleanly.
@@ -535,8 +536,8 @@ class Log(LogAccess):
             # Kafka.
             drop_other_snapshots(self.context, {*(s.base_offset for s in self._list.all), end})
             self.deleter.unlink_all()
-            # With this checkpoint, the next start can prove that the log was not truncated below
-            # its current end.
+            # With an append-time checkpoint, the next start can prove that the log was not
+            # truncated below its current end.
             self._list.append_time_checkpoint(self._clock.last_ms).write(fs, directory)
             self._roller.map_rest()
 
@@ -547,7 +548,8 @@ class Log(LogAccess):
     def detach(self) -> Callable[[], None]:
         """Do the quick part of `abandon`; return a function that does the rest.
 
-        The function may run in any thread. Files may be in use until the function has returned.
+        Any thread may run the returned function. Until this function has returned, the log's files
+        may be in use.
         """
         self._list.forget_maps()  # the next opening may truncate the last segment
         wait = self.guard.abandon()

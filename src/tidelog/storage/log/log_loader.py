@@ -70,8 +70,8 @@ class LogOptions:
         lower_checkpoints: Called before a truncation, with the truncation's offset and the
             resulting log end. The function lowers the directory's checkpoints, so that no
             checkpoint is beyond the log end.
-        save_log_start: Called with a new log start offset, in the deferral's thread; the offset is
-            durable when the call returns.
+        save_log_start: Stores a new log start offset, and returns when the offset is durable.
+            Called in the deferral's thread.
         tiers: Reads segments in the tier; None if a log has local files only.
         deferral: Runs work that the log may do later; the default runs the work immediately.
         leaves_flushes: Whether the caller of an append makes the flush that `flush.messages` or
@@ -154,7 +154,7 @@ class _Loading:
         self._tier = LogTier(options.tiers)
         start = options.log_start_offset
         self._segments = SegmentList(context, self._tier, log_start_offset=start)
-        # After a clean stop, a close writes nothing unless the log was changed.
+        # A log that was opened after a clean stop and has not changed is closed without a write.
         is_changed = options.recovery_point is not None
         self.guard = FailureGuard(context, options.deferral, is_changed=is_changed)
         self._epochs = EpochCheckpoint(context, self.guard.settle)
@@ -253,7 +253,7 @@ class _Loading:
     def _settle_tier(self) -> None:
         """Load the tier, and finish removals of local segments that were begun but not finished.
 
-        The file `tidelog-tier.json` shows which removals were begun.
+        The file `tidelog-tier.json` shows which removals of local segments were begun.
         """
         bases = list_bases(self._context)
         local_bases = self._tier.load(bases, self._context)
@@ -427,7 +427,7 @@ class _Loading:
 def _problem_of_txn_index(active: ActiveSegment) -> str | None:
     """Return the defect of the active segment's index of aborted transactions, None if it is valid.
 
-    No abort can be added to an index with a defect.
+    An index with a defect can't take an entry for another abort.
     """
     try:
         entries = active.txn_index.entries

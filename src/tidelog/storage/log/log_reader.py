@@ -68,7 +68,7 @@ def _typed_read(
     """Make a method raise StorageFailure instead of an operating system error.
 
     If the method fails because another process has replaced segments, it is called again on the new
-    segments. A file that is missing for another reason still raises FileNotFoundError.
+    segments. If a file is missing for another reason, the method raises FileNotFoundError.
     """
 
     @functools.wraps(method)
@@ -287,8 +287,8 @@ class LogView(ABC):
             clock: Whether `timestamp_ms` is compared with record timestamps or with append times.
             may_block: Whether the search may wait for a disk, or take long.
             steps_over_losses: Whether lost offsets are skipped instead of raising OffsetsGone.
-            search: Search to use. A thread that does not own the view passes a search from
-                `new_search`; None uses the view's own search.
+            search: Search to use; None uses the view's own search. A thread that does not own the
+                view must pass a search that `new_search` has created.
 
         Raises:
             ValueError: The time is negative. Source: KIP-79.
@@ -392,7 +392,7 @@ class LogView(ABC):
             end: Offset after the last offset; the visible end if None.
             isolation: READ_COMMITTED stops at the last stable offset. The ranges still contain
                 aborted records; use `aborted_filter` to hide these records.
-            fails_on_gaps: Whether an empty segment whose records are lost raises OffsetsGone.
+            fails_on_gaps: Whether to raise OffsetsGone for an empty segment whose records are lost.
 
         Raises:
             OffsetOutOfRange: `start` is below the log start or beyond the log end.

@@ -1,14 +1,14 @@
 """Validates message sets of magic 0 and 1 from old producers and assigns their offsets.
 
-The validator calls this module for old formats. Offsets are set in place in two cases: single
-messages, and wrappers of magic 1 whose inner offsets count from 0. Other sets are rewritten without
-a change of their magic: wrappers of magic 0, because their inner offsets are absolute; wrappers of
-magic 1 with other inner offsets; and sets that the topic stores with another codec. Nothing is
-changed before all checks have passed.
+The validator of appends calls this module for message sets of magic 0 and 1. Offsets are set in
+place in two cases: single messages, and wrappers of magic 1 whose inner offsets count from 0. Three
+kinds of sets are rewritten in the same magic: wrappers of magic 0, because their inner offsets are
+absolute; wrappers of magic 1 whose inner offsets do not count from 0; and sets that the topic
+stores with another codec. Nothing is changed before all checks have passed.
 
 The passes over messages in this module are plain Python and are the reference. Kernels may replace
-them (`SetPasses`), but are not required. A kernel reports only the position of an invalid message;
-the plain Python pass then raises the error.
+these passes (`SetPasses`), but are not required. A kernel reports only the position of an invalid
+message; the plain Python pass then raises the error.
 
 Source: docs/format.md#magic-0-and-1; Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31,
 KIP-32.
@@ -89,7 +89,7 @@ class SetFacts(NamedTuple):
         counts_from_0: Whether the messages' offsets are 0, 1, 2, ...
         refused: The first refused messages, up to the limit that the caller passed.
         refused_count: Total number of refused messages.
-        has_time_error: Whether a message is refused only because of its time.
+        has_time_error: Whether at least one message is refused only because of its time.
     """
 
     record_count: int
@@ -147,7 +147,8 @@ def gather(
 ) -> SetFacts:
     """Check messages in plain Python.
 
-    For an invalid message, `has_key` raises an error.
+    This pass has no check for invalid messages: `has_key`, which it calls for each message, raises
+    the error.
     """
     count, last, largest, counts_from_0 = 0, -1, NO_TIMESTAMP, True
     refused: list[RefusedMessage] = []
@@ -283,7 +284,7 @@ class MessageSets:
             LongCheck: As in `prepare`.
         """
         valid = self.prepare(data, batches, context).finish(context)
-        assert valid is not None  # the log did not change after `prepare`
+        assert valid is not None  # between `prepare` and `finish`, nothing was appended
         return valid
 
     def prepare(
@@ -294,7 +295,7 @@ class MessageSets:
         Arguments and errors are those of `validate`. Any thread may call this method.
 
         Raises:
-            LongCheck: The check takes long, and the context's terms have `is_bounded`.
+            LongCheck: The check takes long, and `context.terms.is_bounded` is true.
         """
         message_set = self._open(data, batches, context)
         target = message_set.codec if self._target is None else self._target

@@ -1,8 +1,8 @@
 """Loads a partition's state from its files, in the same way for readers and the writer.
 
-The loaded state is: the base offsets of the segments; the proven append times; the aborted
-transactions of a segment whose index of aborted transactions is missing; and the producers, from
-the newest snapshot and the batches after it.
+The loaded state has four parts: the base offsets of the segments; the append times that are proven;
+the aborted transactions of segments without an index of aborted transactions; and the producers,
+from the newest snapshot and the batches after this snapshot.
 
 A snapshot has only the last batch of each producer. But a client has up to five batches in flight,
 and resends the unacknowledged batches after a restart of the broker. Without the earlier batches,

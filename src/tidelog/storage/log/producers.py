@@ -5,12 +5,12 @@ batch continues the sequence of the producer's last batch, or if it starts a new
 0. The log detects duplicates of the producer's last five batches. The log fences older instances of
 the producer, which have a smaller epoch. A transaction is open from its first record until its
 marker; readers of committed records stop at the first open transaction (the last stable offset).
-There are no replicas to wait for, so a marker takes effect when it is written.
+A log has no replicas that must copy a marker first, so a marker takes effect when it is written.
 
 Does no I/O. `check` runs before the write. `check` may refuse the batch, but changes nothing.
-`update` runs after the write, `replay` when the log is opened. `update` and `replay` refuse no
-batch, and raise only for an unreadable marker. Entries are immutable: each batch or marker of a
-producer replaces the producer's entry.
+`update` runs after the write, and `replay` runs when the log is opened. `update` and `replay`
+refuse no batch, and raise only for an unreadable marker. Entries are immutable: each batch or
+marker of a producer replaces the producer's entry.
 
 Snapshot `OFFSET.snapshot`: producers as they were when the log ended at that offset. Header, 10
 bytes, big-endian: int16 version 1, uint32 CRC-32C of everything from byte 6 on, int32 number of
@@ -150,8 +150,8 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
 
     Args:
         producer_ids: Ids in the order of their insertion, which is their order within a bucket.
-        peak_count: Largest number of producers so far. This maximum determines the number of
-            buckets, because the map never shrinks.
+        peak_count: Largest number of producers that the map ever had. This maximum determines the
+            number of buckets, because a Java HashMap never shrinks.
     """
     buckets = _FIRST_BUCKETS
     while peak_count > buckets * 3 // 4:
@@ -208,8 +208,8 @@ class ProducerEntry:
             marker.
         last_timestamp: Timestamp of the producer's last batch or marker, in ms.
         txn_first_offset: First offset of the producer's open transaction, None if none is open.
-        arrival_ms: Arrival time of the producer's last batch or marker, -1 if unknown. Snapshots
-            don't store this time.
+        arrival_ms: Arrival time of the producer's last batch or marker, -1 if unknown. Producer
+            snapshots don't store arrival times.
     """
 
     producer_id: int
@@ -362,7 +362,7 @@ def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
 def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -> None:
     """Check that neither the epoch nor the coordinator of a marker is outdated.
 
-    Control records that are not transaction markers pass.
+    The check accepts all control records that are not transaction markers.
 
     Raises:
         InvalidProducerEpoch: The marker's epoch is older than the producer's; or, from transaction
@@ -504,15 +504,16 @@ class ProducerStates:
 
         Args:
             batch: The batch with its final offsets.
-            origin: Origin of the append. Sequences and duplicates are checked for CLIENT only. With
-                REPLICATION no batch is refused, because the leader has checked the batches.
+            origin: Origin of the append. Sequences and duplicates are checked only for the origin
+                CLIENT. Batches of the origin REPLICATION are never refused, because the leader has
+                already checked them.
             transaction_version: Transaction version of the request to write a marker. From version
                 2 on, the marker's epoch must be above the producer's epoch, unless the marker is a
                 retry.
 
         Returns:
-            The batch in the log that `batch` repeats; then `batch` must not be written. None if
-            `batch` is not a repeat.
+            None if `batch` is new. If the log already has the batch, the stored batch; then the
+            caller must not write `batch`.
 
         Raises:
             InvalidProducerEpoch: A newer instance of the producer has written; or, with
@@ -654,8 +655,8 @@ class ProducerStates:
 
         Args:
             next_firsts: First offset of the next transaction, by producer id.
-            log_end: Log end. If a producer's next transaction begins below the log end, the next
-                transaction becomes the producer's open transaction.
+            log_end: Log end. A next transaction that begins below the log end becomes its
+                producer's open transaction.
 
         Returns:
             Ids of the producers of the ended transactions.
