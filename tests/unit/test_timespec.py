@@ -463,7 +463,14 @@ def test_day_of_a_clock_change_has_its_own_number_of_hours(day: str, hours: int)
         ("", "not a time"),
         ("now", "a point in time, but a range is required; write now.. or ..now"),
         ("2013-02-08 12:00Z", "a point in time, but a range is required"),
-        ("2013-02-09Z..2013-02-08Z", "empty range"),
+        (
+            "2013-02-09Z..2013-02-08Z",
+            "empty range from 2013-02-09 00:00:00 UTC to 2013-02-08 00:00:00 UTC",
+        ),
+        (
+            "2013-02-09..2013-02-08 America/New_York",
+            "empty range from 2013-02-09 00:00:00 America/New_York to 2013-02-08",
+        ),
         ("now..now", "empty range"),
         ("2011-12-30 Pacific/Apia", "empty range"),
         ("9999-12-31Z", "outside the years"),

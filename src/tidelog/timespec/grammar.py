@@ -25,7 +25,7 @@ from tidelog.timespec.points import (
     read_year,
 )
 from tidelog.timespec.units import NS_PER_SECOND, parse_duration
-from tidelog.timespec.zones import TODAY, format_ms, instant_ns, parse_zone, zone_of
+from tidelog.timespec.zones import TODAY, instant_ns, parse_zone, zone_of, zoned_text
 from tidelog.types import INT64_MAX, NS_PER_MS
 
 # A side of a range ends at a colon or at the end of the text. Because times contain colons, a time
@@ -212,7 +212,8 @@ def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]
     elif _SEPARATOR in text:
         first, second = _split_sides(text)
         sides = _read_sides(text, first, second, now_ms)
-        start, end = _resolved(text, *sides, now_ms, _shared_zone(text, *sides) or zone)
+        zone = _shared_zone(text, *sides) or zone
+        start, end = _resolved(text, *sides, now_ms, zone)
     else:
         start, end = _parse_day(text, now_ms, zone)
     return _checked(text, start, end, zone)
@@ -221,7 +222,7 @@ def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]
 def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int, int]:
     first = max(start, 0)
     if first >= end:
-        printed = f"from {format_ms(first, zone)} to {format_ms(end, zone)}"
+        printed = f"from {zoned_text(first, zone)} to {zoned_text(end, zone)}"
         raise InvalidTime(text, f"empty range {printed}; the end must be later than the start")
     return start, end
 
