@@ -334,7 +334,7 @@ ReadBytes: TypeAlias = Callable[[int, int], bytes]
 
 
 class _Trailer(NamedTuple):
-    """The parsed end of the file."""
+    """The parsed trailer of a zone map's file."""
 
     total: Zone
     identity: Identity

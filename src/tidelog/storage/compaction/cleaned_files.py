@@ -435,7 +435,8 @@ def _copy_all(piece: Piece, table: "Longs") -> Batches:
 def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
     """Mark batches as uncompressed if they are too long for readers to decompress; return a mask.
 
-    The mask selects the marked batches. Only other brokers write batches of this length.
+    The mask selects the marked batches. tidelog never writes batches of this length, but other
+    brokers may.
     """
     sizes = rows[:, rewrite.WRITTEN_SIZE] - HEADER_SIZE
     too_long: Mask = is_packed & (sizes > DEFAULT_DECOMPRESSION_LIMIT)

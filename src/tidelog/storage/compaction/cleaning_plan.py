@@ -148,7 +148,8 @@ class CleanerOptions:
         is_asked: Clean even if no cleaning is due.
         accepts_lost_times: Whether a segment is rewritten although its append times are damaged or
             lost. The new segment then has unknown append times for the records concerned, even if
-            the file or object is restored later. If False, such a segment is an error.
+            the file or object is restored later. If False, damaged or lost append times are an
+            error.
         hold: Returns a context that is entered while segments are swapped in. Within this context,
             nothing else truncates, deletes or replaces segments of the partition.
     """
@@ -447,9 +448,9 @@ def inspect_tier(
 ) -> CleaningState:
     """Inspect the segments that exist only in a partition's tier.
 
-    A local segment is treated like an active segment, even if it has been copied to the tier. It is
-    not cleaned, and its records supersede no other records until the segment exists only in the
-    tier. Segments of the tier are cleaned by brute force.
+    A local segment is treated like an active segment, even if it has been copied to the tier. A
+    local segment is not cleaned, and its records supersede no other records until the segment
+    exists only in the tier. Segments of the tier are cleaned by brute force.
 
     Args:
         log_dir: The directory, open for writing.
@@ -651,7 +652,7 @@ class Preview:
 
 
 def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
-    """Forecast what an unrequested compaction would do now.
+    """Forecast what a compaction would do now if it was not requested.
 
     With brute force, the forecast is a full pass if a cleaning is due, and no change otherwise.
 

@@ -229,7 +229,7 @@ def legacy_horizon_ms(job: CleaningJob) -> int:
     """Return a file time in ms: segments modified after this time keep tombstones of old formats.
 
     The result is the modification time of the last segment that an earlier cleaning has cleaned,
-    minus the retention; 0 if there is no such segment. The result is used instead of the delete
+    minus the retention; 0 if there is no such segment. This time is used instead of the delete
     horizon, which batches of formats 0 and 1 don't have.
     """
     cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]

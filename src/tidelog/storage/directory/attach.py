@@ -23,8 +23,8 @@ publishing. If a disk fails while a partition is prepared, this partition goes o
 fails while files are staged, the call fails, and the partitions stay online. If the commit record
 exists, or may exist, a failure takes all partitions of the commit offline.
 
-Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#to-a-directory;
-Kafka 4.x LogCleaner, LocalLog.replaceSegments.
+Both functions need the directory's lock (a `LogDir` open for writing). Source:
+docs/spark.md#to-a-directory; Kafka 4.x LogCleaner, LocalLog.replaceSegments.
 """
 
 from abc import abstractmethod
@@ -141,8 +141,8 @@ def attach(
             the partition.
         commit_id: 32 hexadecimal digits; a random id if None.
         version: The writer's version. If the writer has committed this version or a later one to
-            the directory before, nothing is attached. The staged files are kept, and the caller has
-            to drop them. If `WriterVersion.topics` is given, each topic is checked separately.
+            the directory before, nothing is attached, and the caller has to drop the staged files.
+            If `WriterVersion.topics` is given, each topic is checked separately.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing became visible.

@@ -67,9 +67,10 @@ class LogDirOptions(NamedTuple):
         deferrals: Creates the object that runs a log's deferred work; None to run such work
             immediately.
         producer_expiration_ms: `producer.id.expiration.ms`: producers idle for this time are
-            dropped when a partition is opened. A broker may change the value at run time.
+            dropped when a partition is opened. A broker may change this limit at run time.
         leaves_set_aside: Whether opening only lists the renamed directories of deleted topics, and
-            `TopicAdmin.remove_set_aside` removes them later. Removing them could delay the opening.
+            `TopicAdmin.remove_set_aside` removes them later. Removing the directories could delay
+            the opening.
     """
 
     writable: bool = False
@@ -545,7 +546,7 @@ class LogDir(Closing):
 
         Raises:
             ReadOnly: The directory was opened for reading.
-            StorageFailure: The acceptance can't be stored; nothing was accepted.
+            StorageFailure: The accepted append time can't be stored; nothing was accepted.
         """
         self._ensure_writable()
         for name in self.topic_admin.present():
@@ -620,8 +621,8 @@ class LogDir(Closing):
         """Update the checkpoints in memory to the current recovery points and log starts.
 
         Returns:
-            A function that writes the checkpoints. Any thread may call the function. It raises
-            StorageFailure if the disk fails.
+            A function that writes the checkpoints. Any thread may call the function. The function
+            raises StorageFailure if the disk fails.
 
         Raises:
             ReadOnly: The directory was opened for reading.

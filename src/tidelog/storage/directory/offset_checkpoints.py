@@ -89,9 +89,9 @@ class OffsetCheckpoints:
         with typed_reads(self._directory):
             if fresh or not self._knows_ends:
                 self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
-                # The clean mark is read after the recovery points. If the mark exists now, no
-                # writer has started since the recovery points were written, so each recovery point
-                # is the end of its log.
+                # The mark of a clean stop is read after the recovery points. If the mark exists
+                # now, no writer has started since the recovery points were written, so each
+                # recovery point is the end of its log.
                 mark = f"{self._directory}/{files.CLEAN_SHUTDOWN_FILE}"
                 self._has_clean_mark = self._fs.exists(mark)
                 self._knows_ends = True
@@ -204,7 +204,7 @@ class OffsetCheckpoints:
             raise as_storage_failure(error, path, "note cleaned") from error
 
     def forget(self, topics: Collection[str]) -> None:
-        """Remove all offsets of deleted topics, so that new topics of these names have none.
+        """Remove all stored offsets of deleted topics, so that new topics of these names have none.
 
         The caller must sync the directory to make the replaced files durable. Raises OSError.
         """

@@ -132,10 +132,10 @@ def _live_bytes(segments: Sequence[SegmentEstimate], prior: float) -> Iterator[f
         yield min(part, 1.0) * each.size_bytes
 
 
-# Target for the number of keys in the sample: one in KEYS_PER_SAMPLE, but at least SAMPLES_MIN and
-# at most SAMPLES_MAX. A sample of more than twice the target is halved. In a log of 64 segments,
-# 32,768 keys are 512 keys for each segment. This is enough to estimate the live part of a segment
-# with an error of some 5 %, and the live part of the whole log with an error of 0.5 %.
+# Target for the number of keys in the sample: one key in KEYS_PER_SAMPLE, but at least SAMPLES_MIN
+# and at most SAMPLES_MAX. A sample of more than twice the target is halved. In a log of 64
+# segments, 32,768 keys are 512 keys for each segment. This is enough to estimate the live part of a
+# segment with an error of some 5 %, and the live part of the whole log with an error of 0.5 %.
 SAMPLES_MIN: Final = 1024
 
 SAMPLES_MAX: Final = 32_768

@@ -34,7 +34,7 @@ segments than `MERGE_FROM` times this maximum, runs of neighbors are rewritten o
 until about `MERGE_TO` times the maximum remain. The run whose merge removes the most segments per
 byte copied is merged first.
 
-The following proofs, from offsets alone, ensure that a deleted key does not reappear. The proofs
+The following proofs use only offsets. They ensure that a deleted key does not reappear. The proofs
 use a segment's `cleaned_to` C: no record of the segment is superseded by a record with an offset
 below C. A segment that was never cleaned has C = its base offset, because (by offset) a record is
 superseded only by later records. A cleaning that maps the keys of offsets [from, to) drops every
@@ -411,7 +411,8 @@ class Demand:
     """Requirements of a plan.
 
     Attributes:
-        cleanable_end: Offset up to which the log may be cleaned, a segment's base.
+        cleanable_end: Offset up to which the log may be cleaned, exclusive; the base offset of a
+            segment.
         active_bytes: Size of the active segment.
         segment_bytes: Size at which segments are rolled.
         space_factor: Maximum size of the log, as a multiple of its live size.
@@ -421,8 +422,8 @@ class Demand:
         late_bytes: Bytes that the segment after the active one will have at the next check.
         everything: Reason for a full pass even if the space is not used up; empty if there is no
             such reason.
-        has_versions: Whether a timestamp or header decides which record stays. If so, every pass is
-            a full pass.
+        has_versions: Whether a timestamp or header decides which record stays. If True, every pass
+            is a full pass.
     """
 
     cleanable_end: int
@@ -614,8 +615,8 @@ class _Planning:
         dirty = [each for each in self.allowed if each.cleaned_to < end or each.has_due]
         if not dirty:
             return self.nothing(f"{reason}; nothing is dirty below offset {end}")
-        # A later record may be superseded by an earlier one, so the records of cleaned segments are
-        # looked up in the map, too.
+        # If versions decide, an earlier record may supersede a later one. So the records of cleaned
+        # segments are looked up in the map, too.
         if self.demand.has_versions:
             dirty = list(self.allowed)
         bases = {each.base_offset for each in dirty}

@@ -4,8 +4,8 @@ A damaged segment does not count as sampled; the cleaning that reads it reports 
 sample never decides which record a cleaning drops. Records of aborted transactions count as
 committed, so the sample counts a few live records as garbage.
 
-Imports numpy and numba. Writes no file. Memory: one chunk, and the part of the chunk that is
-decompressed at a time. Plain reference: `tests/worlds/records/plain_sampling.py`.
+Imports numpy and numba. Writes no file. Needs memory for one chunk, and for the part of the chunk
+that is decompressed at a time. Plain reference: `tests/worlds/records/plain_sampling.py`.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -2,8 +2,8 @@
 
 `SpaceBound` is the `Scheduler` of topics for which `tidelog.compaction.scheduler` selects
 generational compaction. `Generations` has the statistics of one partition, from one cleaning to the
-next: `load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` -> `store`. `Generations`
-needs the directory's lock from `load` to `store`. Not thread-safe.
+next: `load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` -> `store`. The caller must
+hold the directory's lock from `load` to `store`. Not thread-safe.
 
 Other modules own the estimates (`estimates`), the plan (`planning`) and the file (`statistics`).
 
@@ -220,7 +220,7 @@ class Generations:
 
     @property
     def has_tombstones_due(self) -> bool:
-        """Whether a segment has a delete horizon. If so, even an idle log will need a cleaning."""
+        """Whether a segment has a delete horizon, so that even an idle log will need a cleaning."""
         return any(row.due_ms != UNKNOWN for row in self._statistics.rows.values())
 
     def sample(self, cleanable_end: int) -> None:
@@ -340,9 +340,9 @@ class Generations:
 
         A full pass for tombstones runs at most once per retention time, because rewriting the whole
         log for each tombstone would cost as much as brute force. If the cleanable part has grown
-        since the last plan, the pass is delayed until one of two conditions holds: since the last
-        full pass, the cleanable part has grown by as many offsets as the log has keys; or the
-        first tombstones expired at least a tenth of the retention time ago.
+        since the last plan, the pass is delayed until one of two conditions holds. Either the
+        cleanable part has grown by as many offsets as the log has keys, since the last full pass.
+        Or the first tombstones expired at least a tenth of the retention time ago.
         """
         statistics = self._statistics
         overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
@@ -417,7 +417,7 @@ class Generations:
         start, end = job.map_from, cleaned.mapped_to
         statistics, samples = self._statistics, self._statistics.samples
         mapped = [row for row in statistics.rows.values() if row.end_offset > start]
-        # Segments that have to wait were neither mapped nor sampled.
+        # Segments that can't be cleaned yet were neither mapped nor sampled.
         is_same = all((row.records != UNKNOWN) == (row.end_offset <= end) for row in mapped)
         # A sample of all keys needs no correction; an impossible count is ignored.
         if samples.shift and is_same and 0 < cleaned.keys <= end - start:
@@ -478,7 +478,8 @@ def _row_after(
         weight_bytes=record_bytes,
         due_ms=due_after(old, group, job.delete_horizon_ms),
         runs=max(row.runs for row in old) + 1,
-        # At least 0, because a batch may grow when it gets a delete horizon.
+        # The difference counts as 0 if it is negative: a batch may grow when it gets a delete
+        # horizon.
         freed_bytes=sum(row.freed_bytes for row in old)
         + max(group.bytes_before - group.bytes_after, 0),
     )
@@ -523,8 +524,8 @@ class SpaceBound:
     """The `Scheduler` of generational compaction: bounds a log to a multiple of its live size.
 
     The statistics of the partition's segments, instead of the dirty ratio, decide whether a
-    cleaning is due and which segments are rewritten. Needs the directory's lock from `judge` to
-    `record_cleaning`.
+    cleaning is due and which segments are rewritten. The caller must hold the directory's lock from
+    `judge` to `record_cleaning`.
     """
 
     goes_on = False
@@ -544,7 +545,7 @@ class SpaceBound:
         return 0 if self._memory is None else self._memory.bytes_written
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """Return settings that limit only the head's age; the space bound replaces the ratio."""
+        """Return settings that limit only the head's age, not its share or size."""
         return replace(
             config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
         )
@@ -659,7 +660,8 @@ def _swept_to(job: CleaningJob, cleaned: CleaningResult) -> int:
     """Return the offset up to which a full pass removed due tombstones, exclusive."""
     if not job.rules.has_versions:
         return cleaned.mapped_to
-    # Only groups before the mapped offsets may drop tombstones; see `CleaningJob.lets_go`.
+    # If versions decide, only groups before the mapped offsets may drop tombstones; see
+    # `CleaningJob.lets_go`.
     return job.map_from if cleaned.mapped_to == job.map_to else 0
 
 

@@ -1,11 +1,11 @@
 """The file `compaction-statistics`: facts about each finished segment, kept between cleanings.
 
 The file is derived data. If the file is lost or damaged, or describes other segments, the facts are
-unknown. In this case the partition's `cleaner-offset-checkpoint` gives the end of the clean part,
-and sampling begins again. A row is valid only for a segment with the same base offset, end offset,
-size and modification time. No row's `cleaned_to` is valid beyond the base offset of the first
-segment that has changed. So if a log was truncated and records were appended afterwards, the log
-counts as clean only up to the truncation point.
+unknown. Without these facts, the partition's `cleaner-offset-checkpoint` gives the end of the clean
+part, and sampling begins again. A row is valid only for a segment with the same base offset, end
+offset, size and modification time. No row's `cleaned_to` is valid beyond the base offset of the
+first segment that has changed. So if a log was truncated and records were appended afterwards, the
+log counts as clean only up to the truncation point.
 
 The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
 CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files). A
@@ -15,8 +15,8 @@ than a tenth of all bytes that generational compaction writes. So changes are ap
 take as much space as the snapshot; then the file is replaced.
 
 A reader stops at a damaged or incomplete entry and uses only the entries before it, as if the
-writer had crashed earlier. Nothing is appended after such an entry; the next writer replaces the
-file.
+writer had crashed earlier. A writer never appends after a damaged or incomplete entry, but replaces
+the file.
 """
 
 import base64
