@@ -14,9 +14,9 @@
 4. In a tier, objects with records of the key are replaced before local segments. The replacement
    takes one segment at a time, with one compare-and-swap for each segment. The replaced objects,
    and all other objects that the manifest does not name, are removed without the grace period. A
-   reader whose plan names a removed object reads the manifest again, and makes a new plan. Copies
-   of local segments are dropped before these segments are exchanged; a later tier run copies the
-   segments again.
+   reader whose plan names a removed object reads the manifest again, and makes a new plan. The
+   tier's copies of local segments are dropped before the local segments are exchanged. A later tier
+   run copies the new local segments.
 5. Files that wait for deletion are removed if they contain the key. Then all of the partitions'
    files are searched for the key again. The receipt lists the files that still contain the key, and
    the places that no program on this machine can reach.
@@ -636,7 +636,7 @@ class _Purger:
         return staging_path(self._log_dir.path, self._name, name)
 
     def _stage(self, segment: Segment, offsets: Set[int]) -> NewSegment:
-        """Write the segment without the records at these offsets, durably, under a staged name."""
+        """Write the segment without the records at `offsets`, durably, under a staged name."""
         drawn = uuid.UUID(int=self._log_dir.env.random.getrandbits(128)).hex
         name = f"{_STAGED}{drawn}"
         file = self._fs.open(self._staging(name), create=True)
@@ -656,8 +656,8 @@ class _Purger:
 
         Tables as of earlier times lack the erased key.
 
-        If it is unknown which records an earlier cleaning dropped, -1 (unknown) is stored for both
-        times.
+        If it is unknown which records an earlier cleaning dropped, -1 (unknown) is stored for the
+        record time and for the append time.
         """
         directory = self._log.context.directory
         before = read_history(self._fs, directory)

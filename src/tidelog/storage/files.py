@@ -147,7 +147,7 @@ def cleaned_path(directory: str, base_offset: int, suffix: str) -> str:
 def cleaned_overlay(fs: FileSystem, directory: str, base_offset: int) -> dict[str, str]:
     """Return the names of a segment's `.cleaned` files by their final names.
 
-    For a missing file, the name ends with `.removed`.
+    The name for a file that is missing ends with `.removed`.
 
     See `SegmentContext.overlay`.
     """
@@ -390,7 +390,7 @@ def read_decoded(
     try:
         return decode(read_file(fs, path, limit=limit))
     except MissingFile:
-        raise  # the manifest has the object, so its content is not empty but lost
+        raise  # the tier's manifest lists the object, so the content is lost: not `missing`
     except FileNotFoundError:
         return missing
     except CorruptFile as error:

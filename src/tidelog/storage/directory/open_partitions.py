@@ -93,8 +93,8 @@ class OpenPartitions:
         self._readers: dict[TopicPartition, LogReader] = {}
         # Partitions whose readers were opened or refreshed after the last `refresh` of this object.
         self._current: set[TopicPartition] = set()
-        # Logs that other threads are opening. Each of these threads uses only the partition's own
-        # files, and thread-safe state that all logs share.
+        # Logs that other threads are opening. A thread that opens a log uses only the partition's
+        # own files, and thread-safe state that all logs share.
         self._openings: dict[TopicPartition, Future[Log]] = {}
 
     @property
@@ -124,8 +124,8 @@ class OpenPartitions:
     def _renewed(self, name: TopicPartition, reader: LogReader | None) -> LogReader:
         """Return a reader of the partition's current state.
 
-        Refreshes `reader`, which keeps the data that it has loaded. Opens a new reader instead if
-        `reader` is None, if the topic was created again or its settings changed, or if `reader` was
+        Refreshes `reader`, which keeps its loaded data. Opens a new reader instead in three cases:
+        `reader` is None; the topic was created again, or its settings changed; or `reader` was
         opened while a commit was changing the partition's files.
         """
         info = self._topics.topic_of(name)

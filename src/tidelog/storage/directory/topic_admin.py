@@ -111,7 +111,7 @@ class TopicAdmin:
             detach: Gives up the open logs of topics that are deleted.
             defaults: Values of settings that a topic does not set, by the names of broker
                 settings; None for the values that a broker stored in the directory.
-            keeps_notes: Whether new partitions store from the start why each segment was rolled.
+            keeps_notes: Whether a new partition gets a file of segment notes before its first record.
             leaves_set_aside: If True, `remove_deleted` removes no directory, but lists the
                 directories in `set_aside`.
         """
@@ -270,9 +270,8 @@ class TopicAdmin:
 
         Raises:
             ReadOnly: The directory was opened for reading.
-            StorageFailure: The directories of a deleted topic with one of these names can't be
-                renamed, or the versions that external writers committed to this deleted topic can't
-                be removed.
+            StorageFailure: A deleted topic with one of these names still has a directory that can't
+                be renamed, or a version of an external writer that can't be removed.
         """
         self._context.ensure_writable()
         names = [each.name for each in new]
@@ -535,7 +534,7 @@ class PartitionDirs:
         Args:
             fs: File system of the directory.
             root: Path of the directory.
-            keeps_notes: Whether new partitions store from the start why each segment was rolled.
+            keeps_notes: Whether a new partition gets a file of segment notes before its first record.
         """
         self._fs = fs
         self._root = root

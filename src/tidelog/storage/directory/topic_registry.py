@@ -305,8 +305,8 @@ def give_ids(
 
     Topics of Kafka before 2.8, and topics of which only the logs were copied, have no id. Clients
     need ids: consumers of the new group protocol, share groups and standbys find topics by id only.
-    A topic stays without an id here if it has no directory or an unreadable `partition.metadata`,
-    or if one of its directories can't be written.
+    Three kinds of topics stay without an id: topics without a directory, topics with an unreadable
+    `partition.metadata`, and topics with a directory that can't be written.
     """
     for name, info in topics.items():
         partitions = (TopicPartition(name, number) for number in info.present)

@@ -58,8 +58,8 @@ class AppendOrigin(Enum):
     - `CLIENT`: a producer. A producer's append may contain only one batch, and all checks run.
     - `COORDINATOR`: tidelog's own transaction or group coordinator, which may write control
       batches.
-    - `SINK`: batches that tidelog has built. Such batches are checked like a coordinator's batches,
-      but one append may contain any number of batches.
+    - `SINK`: batches that tidelog has built. They are checked like a coordinator's batches, but an
+      append of this origin may contain any number of batches.
     - `REPLICATION`: batches copied from a leader's log, with the leader's offsets and epochs.
     """
 
@@ -208,8 +208,8 @@ class PendingAppend:
 def first_proven_offset(batch: Batch) -> int:
     """Return a batch's first offset; for magic 0 and 1, a lower bound of the first offset.
 
-    The exact first offset of a batch of magic 0 or 1 would require decompression. Kafka uses the
-    same lower bound.
+    To find the exact first offset of a batch of magic 0 or 1, the batch would have to be
+    decompressed. Kafka also uses this lower bound.
     """
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset - INT32_MAX
 
@@ -271,9 +271,9 @@ def stamps_by_append_clock(config: TopicConfig) -> bool:
     return is_stamped and not config.tidelog_append_time_enable
 
 
-# Maximum ratio of a record's encoded size to the result of `record_bytes`. `record_bytes` counts 12
-# bytes for a record's lengths and deltas and 4 bytes for a header's two lengths; a real length
-# needs up to 5 bytes, a real delta up to 10.
+# Maximum ratio of a record's encoded size to the result of `record_bytes`. `record_bytes` counts
+# fixed sizes: 12 bytes for a record's lengths and deltas, and 4 bytes for a header's two lengths.
+# An encoded length can take 5 bytes, and an encoded delta 10 bytes.
 _OVER_MAX: Final = 4
 
 

@@ -303,11 +303,11 @@ class Flusher:
 
     Attributes:
         recovery_point: Offset below which everything is durable.
-        last_flush_ms: Wall time in ms when the log was opened or last flushed. The sync of a roll
-            does not count as a flush.
+        last_flush_ms: Wall time in ms when the log was opened or last flushed. A roll syncs the old
+            segment, but does not change this time.
         is_flush_due: Whether the caller of an append has to call `flush_later`.
-        has_policy: Whether `flush.messages` or `flush.ms` is set. If neither is set, appends need
-            not call `acknowledge`.
+        has_policy: Whether `flush.messages` or `flush.ms` is set. If False, appends need not call
+            `acknowledge`.
     """
 
     def __init__(self, segments: SegmentList, guard: FailureGuard, *, leaves_flushes: bool) -> None:

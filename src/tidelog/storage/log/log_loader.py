@@ -67,9 +67,9 @@ class LogOptions:
             from appends by other programs, or from copies of a compacted leader's log.
         log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: Function by which the validator checks records: plain Python, or the kernel.
-        lower_checkpoints: Called before a truncation, with the truncation's offset and the
-            resulting log end. The function lowers the directory's checkpoints, so that no
-            checkpoint is beyond the log end.
+        lower_checkpoints: Lowers the directory's checkpoints before a truncation, so that no
+            checkpoint is beyond the log end. Its arguments are the truncation's offset and the
+            resulting log end.
         save_log_start: Stores a new log start offset, and returns when the offset is durable.
             Called in the deferral's thread.
         tiers: Reads segments in the tier; None if a log has local files only.
@@ -304,7 +304,8 @@ class _Loading:
         if active is not None and not self._is_refused:
             end = active.end_offset
             if end < tier_end:
-                # The lost local records are in the tier, and the tier's copy is complete.
+                # The tier has all records that the local segments have lost, so remove the local
+                # segments.
                 reason = f"the local segments end at offset {end}, the tier at offset {tier_end}"
                 self._remove_local(list(reversed(bases)), reason)
                 bases, active = [], None

@@ -53,8 +53,8 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
     )
 
 
-# Maximum number of times that a read is repeated because segments were replaced. The count restarts
-# at 0 after each record that the read returns.
+# Maximum number of times that a read is repeated because segments were replaced. The count of
+# repetitions restarts at 0 after each record that the read returns.
 _REPLACED_MAX: Final = 20
 
 _View = TypeVar("_View", bound="LogView")

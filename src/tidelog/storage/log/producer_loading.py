@@ -321,8 +321,8 @@ def rebuild_txn_index(
 ) -> TxnIndex:
     """Build the complete index of a segment's aborted transactions, or raise an error.
 
-    The transactions that were open before the segment are read from the newest readable snapshot
-    and the batches after it.
+    The transactions that were open before the segment are read from the newest readable snapshot,
+    and from the batches after this snapshot.
 
     Args:
         context: The partition.

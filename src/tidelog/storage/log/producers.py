@@ -171,8 +171,8 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
     return [producer_id for number in order for producer_id in by_bucket.get(number, ())]
 
 
-# Number of batches kept for each producer to detect duplicates. A producer has at most this number
-# of batches in flight.
+# Number of batches that are kept for each producer to detect duplicates. Kafka's producer has at
+# most this number of batches in flight.
 BATCHES_KEPT: Final = 5
 
 NO_COORDINATOR_EPOCH: Final = -1
@@ -256,8 +256,8 @@ class ProducerEntry:
         )
         opens = self.txn_first_offset is None and batch.is_transactional
         epoch = batch.producer_epoch
-        # Every append constructs an entry, so this code does not call `dataclasses.replace`, which
-        # would take as long as all lines above.
+        # Every append constructs an entry. Calling the constructor is faster than
+        # `dataclasses.replace`, which takes as long as the rest of this method.
         return type(self)(
             self.producer_id,
             epoch,
