@@ -155,8 +155,8 @@ class SearchedFile:
         path: The file's path; for an object of a tier, its tier path.
         base_offset: Base offset of the file's segment; -1 if the file no longer belongs to a
             segment.
-        size_bytes: Number of bytes read.
-        sha256: SHA-256 of these bytes, in hexadecimal digits.
+        size_bytes: Number of bytes that were read. sha256: SHA-256 of the bytes that were read, in
+            hexadecimal digits.
         offsets: Offsets of the key's records, ascending.
         is_tiered: Whether the file is an object of the tier.
     """
@@ -761,8 +761,8 @@ def purge_tier(
     """Rewrite the tier's segments without the records in `hits`, and drop copies of local segments.
 
     Args:
-        log_dir: Log directory, open for writing. During the call, no other job may move this
-            partition's segments.
+        log_dir: Log directory, open for writing. During the call, no other job may move the
+            partition's segments to the tier.
         name: The partition.
         hits: Offsets of records to remove, by the base offset of their segment. If local segments
             are among them, the tier's copies of the first such segment and of all later segments

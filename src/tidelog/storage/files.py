@@ -1,8 +1,9 @@
 """Names of files and directories, the table of a log's files, and reads and writes of whole files.
 
 This module owns the names of files and directories, and `LOG_FILES`, the table of the files that
-belong to a log. The table shows which of these files are primary, and in which order the files are
-synced and removed. `text_files` and the modules of small text files own the content of such files.
+belong to a log. `LOG_FILES` shows which files of a log are primary, and in which order the files
+are synced and removed. The content of small text files is defined in `text_files`, or in a module
+for one kind of file.
 
 Source: Kafka 4.x LogFileUtils; docs/format.md.
 """
@@ -73,7 +74,8 @@ LOG_FILES: Final = (
     LogFile(OFFSET_INDEX_SUFFIX, sync_rank=2, is_summed=True),
     LogFile(TIME_INDEX_SUFFIX, sync_rank=3, is_summed=True),
     LogFile(TXN_INDEX_SUFFIX, sync_rank=4, is_summed=True),
-    # This file is synced before the log, so that every durable record has its append time.
+    # The append-time file is synced before the log, so that every durable record has its append
+    # time.
     LogFile(APPEND_TIME_SUFFIX, is_primary=True, sync_rank=0, is_summed=True),
     LogFile(ZONES_SUFFIX),
     LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),
@@ -94,13 +96,13 @@ SYNCED_FILES: Final = sorted(
 SYNCED_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES)
 PRIMARY_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES if file.is_primary)
 
-# Suffixes of both indexes, in the order of `(OffsetIndex, TimeIndex)` pairs.
+# Suffixes of the offset index and the time index, in the order of `(OffsetIndex, TimeIndex)` pairs.
 INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 LOCK_FILE: Final = ".lock"
 
-# File that reserves disk space for a directory's small files. If the disk is full, this file is
-# removed to make room for small files, because freeing space needs some space first.
+# File that reserves disk space for a directory's small files. If the disk is full, the reserve file
+# is removed, because commands that free disk space must first write small files.
 RESERVE_FILE: Final = "tidelog-reserve"
 
 RESERVE_BYTES: Final = 256 * 1024
@@ -402,11 +404,11 @@ def write_atomically(
 ) -> None:
     """Replace the content of `path`; after a crash, `path` has the whole old or new content.
 
-    Write `path` + `.tmp`, sync this file, and rename it. Then sync the directory if `sync_name` is
-    set. Raises OSError if a call fails; then `path` has its old or its new content. If `is_durable`
-    is false, nothing is synced, and a power loss may leave a torn file. If the disk is full, the
-    directory's reserve file is removed and the write is repeated, because freeing disk space may
-    require this write.
+    Write `path` + `.tmp`, sync this file, and rename it to `path`. If `sync_name` is true, sync the
+    directory after the rename. Raises OSError if a call fails; after an error, `path` has its old
+    or its new content. If `is_durable` is false, nothing is synced, and a power loss may leave a
+    torn file. If the disk is full, the directory's reserve file is removed and the write is
+    repeated, because freeing disk space may require this write.
     """
     try:
         _write_once(fs, path, data, sync_name=sync_name, is_durable=is_durable)

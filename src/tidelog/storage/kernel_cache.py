@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-# Directory of the kernels' sources. If this directory is writable, numba stores compiled code in a
-# subdirectory. The environment variable sets another directory for compiled code.
+# Directory of the kernels' sources. If the sources' directory is writable, numba stores compiled
+# code in its subdirectory. The environment variable `NUMBA_CACHE_DIR` sets another directory.
 SOURCES: Final = Path(__file__).parent.parent / "record" / "kernels"
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
 _WARM_FILE: Final = "tidelog-warm"

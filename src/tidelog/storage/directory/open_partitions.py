@@ -186,8 +186,8 @@ class OpenPartitions:
 
         Args:
             name: The partition.
-            submit: Calls a function in a thread. If the function raises an error, the next call of
-                `log` for this partition raises this error.
+            submit: Runs the opening in another thread. If the opening raises an error, the next
+                call of `log` for the partition raises the same error.
             to_write: Whether the thread also stores the leader epoch durably. If False, the first
                 append stores the leader epoch.
 
@@ -222,7 +222,8 @@ class OpenPartitions:
         return name in self._logs or (opening is not None and opening.done())
 
     def _open(self, name: TopicPartition, *, recovery_point: int | None = None) -> "Log":
-        # Imported here, because a directory that is only read does not need these modules.
+        # Import the modules for writing only here: a directory that is only read does not need
+        # them.
         from tidelog.storage.log.durability import AT_ONCE
         from tidelog.storage.log.log import Log
         from tidelog.storage.log.log_loader import LogOptions

@@ -66,8 +66,8 @@ STAGING_SUFFIX: Final = ".staging"
 # is long, because a running job may take days.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
 
-# Minimum size of a write in bytes, except for the last write of a file. Batches are collected until
-# they reach this size.
+# Minimum size of a write to a staged file in bytes, except for the last write. Batches are
+# collected until they have this size.
 WRITE_BYTES: Final = 1 << 20
 
 
@@ -199,7 +199,7 @@ class StagedWriter:
 
         Args:
             batches: Complete batches; the writer keeps and changes the buffers.
-            facts: Facts about the records of all these batches.
+            facts: Facts about the records of all batches in `batches`.
 
         Raises:
             OSError: The disk failed; call `discard`.
@@ -434,7 +434,7 @@ class SegmentPass(ABC):
 
     @abstractmethod
     def _check(self, batch: RecordBatch) -> None:
-        """Raise CorruptBatch or InvalidRequest if a batch is not allowed at this position."""
+        """Raise CorruptBatch or InvalidRequest if a batch may not be the next one in the file."""
 
     @abstractmethod
     def _note_time(self, batch: RecordBatch, crc: int) -> None:

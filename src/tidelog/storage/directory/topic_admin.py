@@ -54,8 +54,8 @@ from tidelog.types import TopicPartition
 _Result = TypeVar("_Result")
 DELETED_DIR_SUFFIX: Final = "-delete"
 
-# Only partitions of deleted topics and directories with names of this form are removed. All other
-# directories beside the partitions belong to the user.
+# Name of a deleted partition's renamed directory. Only such directories and the partitions of
+# deleted topics are removed; all other directories beside the partitions belong to the user.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
 # Gives up the open logs of topics. Returns a function that waits until no thread uses these logs;
@@ -111,7 +111,7 @@ class TopicAdmin:
             detach: Gives up the open logs of topics that are deleted.
             defaults: Values of settings that a topic does not set, by the names of broker
                 settings; None for the values that a broker stored in the directory.
-            keeps_notes: Whether a new partition gets a file of segment notes before its first record.
+            keeps_notes: Whether a new partition gets a file of segment notes at its creation.
             leaves_set_aside: If True, `remove_deleted` removes no directory, but lists the
                 directories in `set_aside`.
         """
@@ -283,7 +283,7 @@ class TopicAdmin:
         return self._typed(outcomes, [f"create topic {each.name}" for each in new])
 
     def _forget_writers(self, names: Iterable[str]) -> None:
-        """Remove the versions that external writers committed to earlier topics of these names."""
+        """Remove versions that external writers committed to deleted topics with these names."""
         try:
             deleted = [name for name in names if name not in self._registry.topics]
             commits.forget_topics(self._fs, self._path, deleted)
@@ -534,7 +534,7 @@ class PartitionDirs:
         Args:
             fs: File system of the directory.
             root: Path of the directory.
-            keeps_notes: Whether a new partition gets a file of segment notes before its first record.
+            keeps_notes: Whether a new partition gets a file of segment notes at its creation.
         """
         self._fs = fs
         self._root = root
@@ -618,7 +618,7 @@ class PartitionDirs:
             text_files.write_partition_metadata(
                 self._fs, path, topic_id, sync_name=not begins_notes
             )
-        if begins_notes:  # `begin_notes` syncs the names of both files
+        if begins_notes:  # syncs the directory entries of metadata and notes
             begin_notes(self._fs, path)
 
     def settle_all(self) -> None:

@@ -138,9 +138,9 @@ class AppendResult:
             the batches' timestamp, on CreateTime topics -1. For a batch that the log already has,
             the value is the stored batch's timestamp.
         log_start_offset: First offset of the log.
-        is_duplicate: Whether the log already has this batch of an idempotent producer. For a
-            duplicate, nothing was written, and `base_offset` and `last_offset` are the stored
-            batch's offsets.
+        is_duplicate: Whether the log already had this batch of an idempotent producer before the
+            append. For a duplicate, nothing was written, and `base_offset` and `last_offset` are
+            the stored batch's offsets.
     """
 
     base_offset: int

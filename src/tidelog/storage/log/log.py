@@ -341,8 +341,8 @@ class Log(LogAccess):
         Args:
             data: As in `append_batches`.
             terms: As in `append_batches`.
-            moment: Clock reading that is shared by appends made together. If None, the clock is
-                read for this append.
+            moment: Clock reading that is shared by appends made together. None reads the clock for
+                this append alone.
 
         Raises:
             TidelogError, LongCheck: As in `append_batches`, except the errors of the producer's
@@ -438,9 +438,8 @@ class Log(LogAccess):
             producer_epoch: Epoch of the marker.
             coordinator_epoch: Epoch of the coordinator that decided to commit or abort.
             commit: Whether the marker commits; False aborts.
-            transaction_version: From version 2 on, the marker's epoch must be above the producer's.
-                Exception: a retry of a marker that was already written may have the producer's
-                epoch.
+            transaction_version: From version 2 on, the marker's epoch must be above the producer's;
+                only a retry of a marker that was already written may have the producer's epoch.
 
         Raises:
             InvalidProducerEpoch: The marker's epoch is older than the producer's; or, from

@@ -225,7 +225,7 @@ class LogView(ABC):
     def append_time_of(self, offset: int) -> int | None:
         """Return when the record at `offset` was appended, in ms.
 
-        None if the time is unknown, or if the log has no such offset.
+        Return None if the append time is unknown, or if `offset` is outside the log.
         """
         segment = self.segment_of(offset)
         if segment is None:
@@ -242,7 +242,7 @@ class LogView(ABC):
     def appended_by_ms(self, offset: int) -> int | None:
         """Return an upper bound of the append time at `offset`, in ms.
 
-        Return None if the log has no such offset. The append time may be unknown, for example for
+        Return None if `offset` is outside the log. The append time may be unknown, for example for
         the last appends before a kill of the process; then the bound is the log file's modification
         time. This method decodes no record and reads no object of the tier.
         """
@@ -279,8 +279,9 @@ class LogView(ABC):
     ) -> OffsetAndTimestamp | None:
         """Return offset and time of the first record whose time is `timestamp_ms` or later.
 
-        None if there is no such record. Stored append times are rounded down, so on the append
-        clock the result is the first record that may have been appended at `timestamp_ms` or later.
+        Return None if no record has such a time. Stored append times are rounded down, so on the
+        append clock the result is the first record that may have been appended at `timestamp_ms` or
+        later.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.

@@ -205,9 +205,8 @@ class _Checked(NamedTuple):
     """A message set that passed its checks.
 
     Attributes:
-        data: The bytes received.
-        batches: Views of these bytes.
-        message_set: The set in these bytes, decompressed.
+        data: The received bytes. batches: Views of the batches in `data`.
+        message_set: The message set in `data`, decompressed.
         facts: Result of the pass over the messages.
         target: Codec for writing the set.
         wrapper: The set rewritten with the codec `target`; None if the received bytes are kept or

@@ -5,10 +5,10 @@ the aborted transactions of segments without an index of aborted transactions; a
 from the newest snapshot and the batches after this snapshot.
 
 A snapshot has only the last batch of each producer. But a client has up to five batches in flight,
-and resends the unacknowledged batches after a restart of the broker. Without the earlier batches,
-the log would refuse such a resent batch because of its sequence, as Apache Kafka does. So a writer
-searches the last `RECALL_BYTES` before the snapshot for the earlier batches. Batches before these
-`RECALL_BYTES`, and batches that a compaction removed, stay unknown.
+and resends the unacknowledged batches after a restart of the broker. If the log did not know the
+earlier batches, it would refuse a resent batch because of the batch's sequence, as Apache Kafka
+does. A writer therefore searches the last `RECALL_BYTES` before the snapshot for earlier batches.
+Batches before these `RECALL_BYTES`, and batches that a compaction removed, stay unknown.
 
 Stateless.
 """
@@ -50,8 +50,8 @@ def recall_batches(states: ProducerStates, segments: Sequence[Segment], offset: 
 
     Only the last `RECALL_BYTES` before `offset` are searched.
 
-    If some of these bytes are unreadable, nothing is restored; reads of the records report the
-    damage.
+    If some of the searched bytes are unreadable, no batch is restored, and no error is raised:
+    reads of the records report the damage.
 
     Args:
         states: States from the snapshot at `offset`.
@@ -111,7 +111,7 @@ def _recall_start(segments: Sequence[Segment], offset: int) -> int:
 def _indexed_offset(segment: Segment, position: int) -> int:
     """Return the offset of the last index entry at or before a position.
 
-    Return the segment's base offset if there is no such entry.
+    If the index has no entry at or before the position, return the segment's base offset.
     """
     slot = segment.offset_index.slot_at_or_before_position(position)
     return segment.base_offset if slot < 0 else segment.offset_index.entry(slot)[0]

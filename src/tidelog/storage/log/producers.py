@@ -72,8 +72,8 @@ CRC_START_AT: Final = 6
 assert _HEADER.size == SNAPSHOT_HEADER_SIZE
 assert _ENTRY.size == ENTRY_SIZE
 
-# Number of buckets with which Java's HashMap starts. The map doubles this number when it has more
-# entries than 3/4 of the number of buckets.
+# Number of buckets with which Java's HashMap starts. A HashMap doubles its number of buckets when
+# it has more entries than 3/4 of this number.
 _FIRST_BUCKETS: Final = 16
 
 # If less than 1/64 of the buckets are used, the indexes of the used buckets are sorted; if more are
@@ -430,7 +430,7 @@ def is_abort_marker(batch: Batch) -> bool:
     return end is not None and not end[1].is_commit
 
 
-# Kafka's default of `producer.id.expiration.ms`. A producer that is idle for this time is dropped.
+# Kafka's default of `producer.id.expiration.ms`, the idle time after which a producer is dropped.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 
@@ -636,10 +636,10 @@ class ProducerStates:
         ]
 
     def end_silent(self, offset: int) -> list[int]:
-        """End the open transactions in which nothing was written from `offset` on.
+        """End the open transactions whose records are all below `offset`.
 
         Returns:
-            Ids of the producers of these transactions.
+            Ids of the producers whose transactions were ended.
         """
         ended = []
         for first, producer_id in self.open_transactions.items():
