@@ -254,9 +254,8 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
 
 # If the last change of a directory is older than this number of ms, the next change is certain to
 # change the directory's modification time. The number is larger than the time resolution of any
-# file system (2 s on FAT). If the modification time is not a whole second, `SETTLED_FINE_MS`
-# suffices, because the modification time then comes from the system's clock, which ticks every 10
-# ms.
+# file system (2 s on FAT). A modification time with a fraction of a second comes from the system's
+# clock, which ticks every 10 ms; for such a time, `SETTLED_FINE_MS` is long enough.
 SETTLED_MS: Final = 3_000
 
 SETTLED_FINE_MS: Final = 100

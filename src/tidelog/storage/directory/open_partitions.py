@@ -348,9 +348,9 @@ class OpenPartitions:
         """Give up the logs of topics that will be deleted, including logs that are being opened.
 
         Returns:
-            A function that cancels openings that have not begun, waits until no thread works on any
-            of these logs, and gives up logs that were opened meanwhile. Any thread may call the
-            returned function.
+            A function that finishes the work in three steps: it cancels openings that have not
+            begun, waits until no thread works on any of the topics' logs, and gives up logs that
+            were opened during the wait. Any thread may call the returned function.
         """
         logs = {name: log for name, log in self._logs.items() if name.topic in topics}
         for name, log in logs.items():

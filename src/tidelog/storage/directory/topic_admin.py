@@ -1,4 +1,4 @@
-"""Finds, creates, grows, alters and deletes an open directory's topics and their directories.
+"""Finds, creates, grows, alters and deletes topics of an open directory, and their directories.
 
 `TopicAdmin` owns the registry of topics, the directories of their partitions, and the lock that
 serializes changes. `TopicAdmin` opens no log: `OpenPartitions` opens logs, and gives up the logs of

@@ -60,8 +60,8 @@ class Keeping:
         counted: The segment's time from which the policy counts.
         own_until_ms: Last time in ms at which the segment's own time keeps the segment; None if the
             topic has no age limit.
-        until_ms: Last time in ms at which the segment is kept, including the wait for earlier
-            segments; None if the topic has no age limit.
+        until_ms: Last time in ms at which the segment is kept. A segment is kept at least as long
+            as all earlier segments. None if the topic has no age limit.
         behind: Base offset of the earlier segment whose deletion this segment waits for; None if it
             waits for no segment.
     """
@@ -469,7 +469,7 @@ def _counts(segment: Segment, start: int) -> tuple[int | None, int]:
 
 
 def _kinds(segment: Segment, start: int, end: int) -> Iterator[bool]:
-    """Yield, for each record with an offset in [start, end), whether it is a transaction marker."""
+    """Yield a bool for each record with an offset in [start, end): True for a marker."""
     for part in slices([segment], start, end):
         for position, batch in part.batches():
             for record in checked_records(segment, position, batch):

@@ -4,9 +4,9 @@
   offline until it is reopened with recovery. An offline partition serves reads of acknowledged
   records, but refuses appends. A failed sync is never repeated: the operating system may have
   dropped the unwritten pages, and the next sync would report success.
-- `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
-  flush, an unlink. Work of one log runs in the order in which it was deferred, because later work
-  depends on earlier work. `AtOnce`, the default, runs the work immediately. A server uses an
+- `Deferral` runs work that may be done later, such as a flush, an unlink, or the syncs, snapshots
+  and zone maps of a roll. Work of one log runs in the order in which it was deferred, because later
+  work depends on earlier work. `AtOnce`, the default, runs the work immediately. A server uses an
   implementation that runs the work in another thread, and then calls a callback on the owner's
   thread (the thread that appends to the log).
 - `Flusher` owns the recovery point and applies `flush.messages` and `flush.ms`.

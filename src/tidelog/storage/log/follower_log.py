@@ -49,9 +49,9 @@ class FollowerLog(LogPart):
     def append(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
         """Append a leader's batches unchanged, with their offsets, epochs and timestamps.
 
-        If the offsets do not fit into one segment, because compaction has left large gaps, the
-        batches are appended in parts, and each later part begins a new segment. All batches of the
-        call are checked before the first part is written.
+        Compaction may have left gaps so large that the offsets do not fit into one segment. Then
+        the batches are appended in parts, and each part after the first begins a new segment. All
+        batches of the call are checked before the first part is written.
 
         Args:
             data: Whole batches, in order.

@@ -570,8 +570,8 @@ def append_together(
 ) -> list[AppendResult | TidelogError | LongCheck]:
     """Append a batch to each of several different logs; see `append_writer`.
 
-    The callbacks of `FailureGuard.call_on_failure` run at the end, when no log is between two
-    steps, because a callback may append to any of these logs.
+    A callback of `FailureGuard.call_on_failure` may append to any of the logs. So these callbacks
+    run at the end, when no log is between two steps of an append.
 
     Args:
         pairs: Each log, with the bytes to append to it.

@@ -1,8 +1,8 @@
 """Reads of one partition: offsets, lookups by time, records.
 
 `LogView` reads over a `SegmentList`, and is the common base of `LogReader` and the writer's `Log`.
-A `LogReader` needs no lock and writes nothing. A reader shows the partition as it was when the
-reader was opened or last refreshed, up to the last whole, valid batch on disk.
+A `LogReader` needs no lock and writes nothing. A reader shows the partition as of the opening or
+the last refresh of the reader, up to the last batch on disk that is complete and valid.
 """
 
 import functools

@@ -123,7 +123,7 @@ class SetPasses(Protocol):
         ...
 
     def assign(self, body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None:
-        """Change checked messages in place: set consecutive offsets and, for magic 1, `stamp`."""
+        """Change checked messages in place: set consecutive offsets, and set `stamp` in magic 1."""
         ...
 
 

@@ -1,11 +1,11 @@
 """Producer states of a partition (last batches, epochs, open transactions) and their snapshot file.
 
 An idempotent producer numbers its records. The log accepts a batch of a known producer only if the
-batch continues the sequence of the producer's last batch, or if it starts a new epoch at sequence
-0. The log detects duplicates of the producer's last five batches. The log fences older instances of
-the producer, which have a smaller epoch. A transaction is open from its first record until its
-marker; readers of committed records stop at the first open transaction (the last stable offset).
-A log has no replicas that must copy a marker first, so a marker takes effect when it is written.
+batch continues the sequence of the producer's last batch, or starts a new epoch with the sequence
+zero. The log detects duplicates of the producer's last five batches. The log fences older instances
+of the producer, which have a smaller epoch. A transaction is open from its first record until its
+marker; readers of committed records stop at the first open transaction (the last stable offset). A
+log has no replicas that must copy a marker first, so a marker takes effect when it is written.
 
 Does no I/O. `check` runs before the write. `check` may refuse the batch, but changes nothing.
 `update` runs after the write, and `replay` runs when the log is opened. `update` and `replay`
@@ -117,8 +117,8 @@ def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
     """Decode the entries of a file.
 
     Raises:
-        CorruptFile: The file is too short, has another version or a wrong checksum, or has entries
-            that are incomplete, duplicate, or have a negative producer id.
+        CorruptFile: The file is too short, has another version, or has a wrong checksum; or an
+            entry is incomplete, repeated, or has a negative producer id.
     """
     view = memoryview(data)
     if len(view) < SNAPSHOT_HEADER_SIZE:
