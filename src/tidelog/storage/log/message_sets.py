@@ -263,8 +263,8 @@ class MessageSets:
         """Check the messages, set their offsets, and return the append to write.
 
         Args:
-            data: Bytes of the messages. If `context.terms.owned` is true, this method may change
-                these bytes. After an error the bytes are unchanged.
+            data: Bytes of the messages. If `owned` is true in the context's terms, this method may
+                change the bytes. After an error the bytes are unchanged.
             batches: Views of the messages. The caller has already checked the messages' sizes and
                 checksums, and that the first message has magic 0 or 1.
             context: Terms, next offset and times of the append.
