@@ -60,7 +60,8 @@ CASES: Final[Mapping[str, int]] = {
     "tests/unit/test_setting_units.py": 40,
     "tests/unit/test_timespec.py": 300,
 }
-# Tests or files that only `./run test all` runs; the value is what the core runs instead.
+# Tests, or files of tests, that only `./run test all` runs. The value names the tests that the core
+# runs instead.
 LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/fault/test_log_crash.py::test_every_prefix_of_the_calls_of_several_partitions": (
         "test_every_prefix_of_the_calls beside it"
@@ -189,7 +190,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/unit/test_readme.py::test_spark": "tests/spark, tests/examples",
 }
 
-# With this number n, the core tries only the first failing call or crash, and every n-th after it.
+# The core tries the first failing call or crash, and then only every n-th one. This number is n.
 MOMENTS: Final = 5
 
 
@@ -203,7 +204,7 @@ def begin() -> None:
 
 
 def one_in() -> int:
-    """Return n: this process tries the first failing call or crash, and every n-th after it."""
+    """Return n: this process tries the first failing call or crash, and then every n-th one."""
     return _Run.one_in
 
 

@@ -18,7 +18,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class ArrowStream(Protocol):
-    """Rows as an Arrow stream: a table, batch or reader of Arrow, a frame of Polars or pandas."""
+    """Rows as an Arrow stream, such as a `pyarrow.Table`, or a data frame of Polars or pandas."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a capsule with the stream."""
@@ -231,7 +231,7 @@ _TIME_FORM: Final = "a create time is 0 to 2^63-1 ms since 1970, or null for the
 
 
 def time_refused(value: str, where: str = "") -> InvalidTimestamp:
-    """Return the error for an invalid create time. It is the same for every kind of append."""
+    """Return the error for an invalid create time; all ways of appending raise this error."""
     return InvalidTimestamp(f"{where}{': ' if where else ''}timestamp {value}: {_TIME_FORM}")
 
 

@@ -334,8 +334,8 @@ class Suite:
         name = fresh(log, message_timestamp_type="LogAppendTime")
         told = [log.append(name, [NewRecord(value=value)])[0] for value in (b"1", b"2")]
         got = [record.append_timestamp for _, record in log.records(name)]
-        # The records are appended separately: one call might append them as two batches, each with
-        # its own append time.
+        # Each record is appended by its own call: a call with both records might append them as two
+        # batches with different append times.
         assert got == [answer.append_time_ms for answer in told], (got, told)
         created = fresh(log)
         log.append(created, [NewRecord(value=b"1"), NewRecord(value=b"2")])

@@ -177,8 +177,8 @@ class TestTruncate:
 class TestResidentMap:
     """Maps of only the bytes that are in memory, if the file system supports such maps.
 
-    The damage file system does not support such maps, so each read is a call. A test can let any of
-    these calls fail.
+    The damage file system does not support such maps, so that each read is a call of the file
+    system. A test can let any of these calls fail.
     """
 
     @pytest.mark.parametrize(("start", "size"), [(0, 20_000), (1, 19_999), (4_096, 1), (9_999, 7)])

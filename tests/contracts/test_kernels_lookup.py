@@ -71,7 +71,7 @@ def first_match(log: bytes, target: int, floor_offset: int) -> tuple[Record, int
 
 
 def resolve(log: bytes, answer: Answer, target: int, floor_offset: int) -> Answer:
-    """Search as callers of the kernel do: they read in Python what the kernel can't read."""
+    """Search like the kernel's callers: search in Python each batch that the kernel can't read."""
     while answer[0] == layout.NEED_PLAIN:
         batch = RecordBatch(log, answer[3])
         for record in batch.records():

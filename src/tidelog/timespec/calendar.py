@@ -54,7 +54,7 @@ def unit_start(ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> int:
         first -= timedelta(days=first.weekday())
     elif unit is CalendarUnit.MONTH:
         first = first.replace(day=1)
-    # If the clock is put back across midnight, the next unit has already begun.
+    # If a clock change sets the clock back across midnight, `ms` can be in the next unit already.
     following = _instant(_following(first, unit))
     return following if following <= ms else _instant(first)
 
@@ -139,10 +139,11 @@ def unit_ranges(
 ) -> list[tuple[int, int]]:
     """Return consecutive ranges [start, end) in ms, one for each calendar unit.
 
-    The units must begin at quarters of an hour. A requested start or end cuts the first or last
-    unit. Without a requested start, the first range is the unit that contains the content's first
-    instant. If the content does not begin before 1970, this range is cut at 1970. Without a
-    requested end, the last range is the unit that contains the content's last instant.
+    The units must begin at quarters of an hour. If a start or end is requested, the first or last
+    range begins or ends there, not at the edge of its unit. Without a requested start, the first
+    range is the unit that contains the content's first instant. If the content does not begin
+    before 1970, this range is cut at 1970. Without a requested end, the last range is the unit that
+    contains the content's last instant.
 
     Args:
         requested: Start and end in ms; None for a missing start or end.

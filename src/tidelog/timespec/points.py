@@ -166,7 +166,7 @@ def _read_now(text: str, now_ns: int) -> Moment:
 
 
 def _read_signed(text: str, now_ns: int) -> Moment:
-    """Parse a signed length: `-6h` becomes an instant, and `+6h` remains a length.
+    """Parse a signed length: `-6h` becomes the instant 6 h ago, and `+6h` remains a length.
 
     If `+6h` is a point, it counts from now. If it is the end of a range, it counts from the range's
     start.

@@ -1,4 +1,4 @@
-"""Parses lengths of time and numbers with a unit, in whole nanoseconds.
+"""Parses lengths of time, such as `90s` or `1d12h`, to whole nanoseconds.
 
 Decimals are computed with integers, and fractions of a nanosecond are refused. A day is 24 hours, a
 week 7 days; months and years have no fixed length and are refused.

@@ -1,8 +1,9 @@
 """Converts between local time in a zone and instants.
 
-If a clock change repeats or skips a local time, this local time has no single instant. Such a time
-raises InvalidTime, and the error names both candidates. A date alone means the first instant of
-that day. If the zone skips that day, it means the first instant of the next day.
+If a clock change repeats or skips a local time, this local time has no single instant. Parsing such
+a local time raises InvalidTime, and the error names both possible instants. A date alone means the
+first instant of that day. If the zone skips that day, the date means the first instant of the next
+day.
 
 Source: IANA time zone database, through `zoneinfo`.
 """
@@ -339,7 +340,7 @@ def _moment(ms: int, zone: tzinfo | str | None) -> datetime | None:
 def ceil_ms(ns: int) -> int:
     """Round up to whole ms.
 
-    Timestamps are whole ms. So rounding up selects exactly the right records, both for a start (t
-    >= ns) and for an end (t < ns).
+    Timestamps are whole ms. So a comparison of a timestamp with the result of rounding up is exact
+    for a range's start (t >= ns) and for its end (t < ns).
     """
     return -(-ns // NS_PER_MS)

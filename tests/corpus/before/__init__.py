@@ -1,4 +1,4 @@
-"""Directories of an earlier version, created by the commit in `COMMIT`; later commits open them.
+"""Directories created by the code of the commit in `COMMIT`, which later versions must open.
 
 `NAME.tar.xz` is such a directory with its related files, created by `made`; `answers` reads it.
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-# A tier's record contains the path of its store. `PLACE` is a link to the directory in use, so the
-# record is the same in every folder.
+# A tier's record contains the path of its store. `PLACE` is a symbolic link to the folder of the
+# archive in use, so this path is the same in every run.
 PLACE: Final = Path("/tmp/tidelog-corpus-before")
 _SUFFIX: Final = ".tar.xz"
 # File that contains the time, in the still world, at which the directory was finished.

@@ -1,7 +1,7 @@
 """Effects of commands on files: both kinds of compaction, tiers, erasure, a standby.
 
 A workload gets a directory of its own, creates `data` in it, and runs command lines in the still
-world. The commands' output is noted.
+world. The commands' output is part of the recorded result.
 """
 
 import os
@@ -122,9 +122,9 @@ def erase(_home: Path, notes: Notes) -> None:
 
 
 def tier_changes(home: Path, notes: Notes) -> None:
-    """A key is erased in a tier; a lost and a damaged record of the tier are restored; retention.
+    """Erase a key in a tier, restore a lost and a damaged tier record, and apply retention.
 
-    Afterwards a copy of the directory takes the tier over and drops records that it lacks.
+    Afterwards a copy of the directory takes the tier over; records that the copy lacks are dropped.
     """
     kind = {"remote_storage_enable": "true", "local_retention_bytes": "700"}
     _filled("t", 6, **kind)

@@ -154,7 +154,7 @@ def _every_way(directory: tidelog.Directory, clock: tidelog.ManualClock) -> None
 
 
 def rolled(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Segments that are rolled by size, by time and by full indexes, and flushed by settings."""
+    """Roll segments by size, by time and because an index is full; flush them by settings."""
     _every_way(directory, clock)
     directory.create_topic("flushed", config={"flush.messages": "4"})
     for number in range(3):

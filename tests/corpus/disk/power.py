@@ -1,7 +1,8 @@
 """Power is lost during a workload: the directory's content after it is opened again.
 
-Each state is one line: how many calls preceded the crash, each partition's record count and last
-offset, the reports, and a digest of the files after the directory was closed.
+Each crash is recorded in one line. It has the number of calls before the crash, each partition's
+record count and last offset, the reports, and a digest of the files after the directory was opened
+and closed.
 """
 
 import hashlib

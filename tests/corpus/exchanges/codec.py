@@ -1,7 +1,7 @@
 """Messages as bytes, by their fields: the corpus's own small codec.
 
-`Line` asserts that each decoded message is encoded to the same bytes again. So the text beside the
-bytes describes the bytes completely.
+`Line` asserts that each decoded message is encoded to the same bytes again. So the recorded fields
+describe all of the bytes.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""One connection to a broker. Exchanges are recorded as bytes, with their meaning beside them."""
+"""One connection to a broker. Requests and responses are recorded as bytes and decoded fields."""
 
 import select
 import socket
@@ -34,7 +34,7 @@ class Stopped(Exception):
 
 
 class Line:
-    """One connection. The stage records its exchanges, except those of `quiet`."""
+    """One connection. Its requests and responses are recorded, except those sent by `quiet`."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Line:
     def bare(self, given: bytes, words: str) -> None:
         """Send bytes in a frame without a request header; record the bytes and the response.
 
-        SASL clients sent such frames before KIP-152.
+        Before KIP-152, SASL clients sent frames without a header.
         """
         self._title("bytes", words)
         frame = struct.pack(">i", len(given)) + given

@@ -89,7 +89,7 @@ class Stage:
         topics: Ids of topics, by their names.
         asked: By API and version, the listener of the connection that sent the first normal
             request, and that request.
-        stops: Whether `Stopped` is raised instead of sending a script's first normal request.
+        stops: If true, a script's first normal request is not sent; `Stopped` is raised instead.
     """
 
     def __init__(

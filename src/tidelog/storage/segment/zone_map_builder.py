@@ -1,9 +1,9 @@
 """Builds the zone map of a finished segment in one pass, in plain Python.
 
 The checksum of every batch is verified and every record is read, so the values in a map were right
-when the map was built. This module is the reference. If numba is installed, `zone_map_kernels` does
-the same with arrays. Memory: one batch, the rows made so far (69 bytes for 16 KB of log) and the
-latencies.
+when the map was built. This module defines the correct content of a zone map. If numba is
+installed, `zone_map_kernels` builds the same map faster, with compiled functions over arrays.
+Memory: one batch, the rows made so far (69 bytes for 16 KB of log) and the latencies.
 
 Opens no file. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md.
 """
@@ -40,8 +40,8 @@ def build_plain(
     """Build the zone map of a finished segment, without numba or numpy.
 
     Args:
-        segment: The segment, which is read to its end. Only append times that are proven now are
-            used.
+        segment: The segment, which is read to its end. Append times that are unknown at this moment
+            are stored as unknown.
         siblings: Checksums of the files beside the log; the map stores them.
         limits: Maximum sizes of zones and blocks.
 

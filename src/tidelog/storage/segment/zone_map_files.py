@@ -70,8 +70,8 @@ def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
 def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap | None:
     """Return the map beside a finished segment or in the cache; if there is none, build a map.
 
-    Nothing is written to the log's directory. A new map is added to the cache. Without a cache, the
-    new map is only in memory.
+    Nothing is written to the log's directory. A new map is added to the cache. If `cache` is None,
+    the new map is kept in memory only.
 
     Returns:
         The map. None if the log is damaged. The damage is reported; reads of the log raise an error

@@ -74,8 +74,8 @@ def build_with_kernels(
         siblings: Checksums of the files beside the log; the map stores them.
         limits: Maximum sizes of zones and blocks.
         check_crc: Whether to verify the batches' checksums. False is for a caller that has just
-            written or checked every batch. The zones' checksums are computed from the batches'
-            stored checksums, so a later change is still detected.
+            written or checked every batch. The zones' checksums are computed from the checksums in
+            the batches, so damage that happens later is still detected.
     """
     builder = KernelBuilder(segment, limits, check_crc=check_crc)
     try:

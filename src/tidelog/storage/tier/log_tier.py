@@ -1,7 +1,8 @@
 """The tier of an open log: its state file, and the local segments that may be deleted.
 
-`LogTier` owns the file `tidelog-tier.json` that the log uses. Each change of the log (start,
-truncation, release of local files) is stored durably in this file before local files change.
+`LogTier` owns the file `tidelog-tier.json` that the log uses. Before the log start is raised, the
+log is truncated, or local files are deleted because the tier has them, the change is stored durably
+in this file.
 
 `local.retention.ms` and `local.retention.bytes` limit local files as `retention.ms` and
 `retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. Before a
@@ -59,8 +60,8 @@ def is_copied(segment: Segment, row: "TierSegment") -> bool:
 def is_followed_by_hole(segment: Segment, row: "TierSegment", manifest: "Manifest") -> bool:
     """Return whether the file after a copied segment is missing, but the tier has its offsets.
 
-    A finished segment ends at the base of the next file, so `segment` seems to span the offsets of
-    the missing file, too.
+    A finished segment's end is taken from the next file's base offset. If a file is missing,
+    `segment` seems to have the missing file's offsets, too.
     """
     if segment.is_active or row.end_offset >= segment.end_offset:
         return False
@@ -87,7 +88,7 @@ def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
 
 
 def plan_release(local: Sequence[SegmentFacts], *, config: TopicConfig, now_ms: int) -> int:
-    """Return how many of the oldest local segments local retention deletes if the tier has them.
+    """Return how many of the oldest local segments local retention deletes once they are copied.
 
     Args:
         local: All local segments, the active one last.
@@ -141,14 +142,14 @@ class LogTier:
 
     @property
     def restart_offset(self) -> int | None:
-        """Start of the new local part while a truncation below the old local part is in progress.
+        """Start of the new local files during a truncation below all old local files.
 
         None at other times.
         """
         return None if self.view is None else self.view.record.restart_offset
 
     def load(self, bases: list[int], context: SegmentContext) -> list[int]:
-        """Read the record; return the bases of the local segments that are part of the log."""
+        """Read the tier record; return the base offsets of the log's local segments."""
         data = None
         if self._access is not None:
             data = read_record_bytes(context.env.files, context.directory)
@@ -169,8 +170,8 @@ class LogTier:
     ) -> "Sequence[RemoteSegment]":
         """Return segments that only the tier has, oldest first.
 
-        `local` are the log's local segments. Offsets that are missing between the tier and these
-        segments are reported.
+        `local` are the log's local segments. Missing offsets between the tier's last segment and
+        the first local segment are reported.
         """
         if self.view is None:
             return ()
@@ -211,12 +212,11 @@ class LogTier:
             self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
 
     def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
-        """Return, by uid, the truncated row of the tier's segment that is cut by a truncation.
+        """Return, by uid, the new row of the tier's segment that a truncation at `offset` shortens.
 
-        The truncation begins at `offset`. The result is empty in three cases: no segment of the
-        tier is cut; all records of the cut segment are removed; or local files have the offset. The
-        store is read before anything changes, so that a failure of the store does not take the log
-        offline.
+        The result is empty if no segment of the tier is shortened, if a shortened segment would
+        keep no record, or if local files have the offset. The store is read before anything
+        changes, so that a failure of the store does not take the log offline.
         """
         view = self.view
         if view is None or not self._is_cut_below(offset, local_start):
@@ -241,7 +241,7 @@ class LogTier:
         return None if record is None else record.restart_offset
 
     def cut(self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]") -> None:
-        """Store durably that the tier ends at or below `offset`.
+        """Truncate the tier in its record, durably; afterwards it ends at or below `offset`.
 
         If `offset` is inside of a local segment with a copy, the copy is dropped; the segment is
         copied again later. If `offset` is inside of a segment that only the tier has, the segment's

@@ -1,6 +1,6 @@
 """A finished segment whose files are objects of the tier, described by its manifest row.
 
-Sizes, largest times, counts and the zone map's total come from the row, so a plan over many
+Sizes, largest times, counts and the zone map's total come from the row, so planning a read of many
 segments sends no request to the store. The log and the zone map are read by ranges, because their
 parts have checksums of their own. Other objects are read completely and compared with the
 manifest's checksums.
@@ -59,7 +59,7 @@ class RemoteContext(SegmentContext):
     def path(self, base_offset: int, suffix: str) -> str:
         """Return the path of one of the segment's objects.
 
-        If the row lacks the object, no file ever exists at the returned path.
+        If the segment has no such object, the returned path is one that no file ever has.
         """
         assert base_offset == self.row.base_offset
         key = f"{self.folder}/{self.row.key(suffix)}"
@@ -122,13 +122,13 @@ class RemoteSegment(ClosedSegment):
     def noted_times(self, now_ms: int) -> SegmentTimes | None:
         """Return the times stored when the segment was copied to the tier.
 
-        If the segment was truncated since, the times are upper bounds.
+        If the segment was truncated after it was copied, the times are upper bounds.
         """
         return self.row.times._replace(now_ms=now_ms)
 
     @property
     def knows_all_append_times(self) -> bool:
-        """Whether the row shows that all append times are known; no append time is read."""
+        """Whether all append times are known, according to the manifest row alone."""
         has_rows = files.APPEND_TIME_SUFFIX in self.row.objects
         return has_rows and self.row.times.is_append_known and not self._is_clipped
 
@@ -293,10 +293,10 @@ class RemoteSegment(ClosedSegment):
 
 
 class RemoteZones(ZoneMap):
-    """A zone map whose total is known before any of its bytes is read. The footer is read on use.
+    """A zone map in a tier: its total comes from the manifest row, its footer is read at first use.
 
-    If the object is missing or damaged, this is reported, and the total is used as one zone. More
-    data than necessary is then read.
+    If the object is missing or damaged, this is reported, and the whole segment is treated as one
+    zone with this total. Reads then fetch more data than necessary.
     """
 
     def __init__(

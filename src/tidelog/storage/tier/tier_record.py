@@ -2,21 +2,20 @@
 
 `tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the lock's holder
 last wrote or read it, and the start of the local part. So opening, planning and appending send no
-request to the store. The file is replaced atomically before the change that it permits. For
-example, local files are deleted only after the record states that the tier has them, and a
-truncation is recorded before a file is changed. Changes that the store doesn't have yet (a new log
-start, a truncation) are added to the manifest with its next change. Kafka ignores the file.
+request to the store. A change of the log is stored in this file, atomically, before the change is
+made. For example, local files are deleted only after the record states that the tier has them, and
+a truncation is recorded before a file is changed. Changes that the store doesn't have yet (a new
+log start, a truncation) are added to the manifest with its next change. Kafka ignores the file.
 
 `tidelog-tier-deleted.json` at the top of a directory lists tiers of deleted topics, so that a
 deletion needn't wait for a store. This file is written durably before the topic's directories are
 removed; `tidelog tier --collect` then removes the objects. A folder that an existing partition uses
 is kept, because the deletion of the partition was not completed. Text: `{"version": 1, "folders":
 [[URL, FOLDER, [CHANGE, ...]], ...]}`. Each CHANGE is the `change` of a manifest that this directory
-may have written. If the manifest in the folder has another `change`, the folder belongs to a copy
-of the directory and is kept.
+may have written. If the `change` of the folder's manifest is not in this list, a copy of the
+directory wrote the manifest, and the folder is kept.
 
-A `TierView` is created from the record. It provides the segments whose offsets are lower than the
-offsets of the local files.
+A `TierView`, created from the record, provides the segments below the first local offset.
 
 Source: docs/tiers.md#the-local-record.
 """
@@ -88,7 +87,8 @@ class TierRecord:
     def with_manifest(self, manifest: Manifest) -> "TierRecord":
         """Return the record with a manifest that is in the store and has all local changes."""
         start = max(self.log_start_offset, manifest.log_start_offset)
-        # A request that timed out may still change the manifest until another change has succeeded.
+        # After a timeout, a late request may still replace the manifest, until another change has
+        # succeeded.
         is_same = manifest.change == self.manifest.change
         return dataclasses.replace(
             self,
@@ -349,7 +349,7 @@ class TierView:
 
         Raises:
             CorruptFile, UnsupportedVersion: The record can't be read, or belongs to another topic.
-                It is then unknown which records only local files have.
+                Without the record it is unknown which local files the tier has copies of.
         """
         record = _decode_record(data, context.directory)
         topic_id = context.topic_id
@@ -376,10 +376,10 @@ class TierView:
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:
-        """Return which of `bases` are in the log; older local files are copies to delete.
+        """Return those of `bases` that belong to the log; older local files are copies to delete.
 
         A crash may leave some of these copies, with holes between them. While a truncation below
-        the local part is in progress, only the segment with which the log continues is in the log.
+        the first local offset is in progress, only the log's new segment belongs to the log.
         """
         restart = self.record.restart_offset
         if restart is not None:

@@ -11,9 +11,9 @@
 4. Segments that retention removes leave the manifest, and their objects are deleted after a grace
    period for readers.
 
-A crash between two steps leaves a complete log. Before the compare-and-swap, the local copy is the
-only valid copy, and the objects are orphans. After the compare-and-swap, both copies exist and are
-equal.
+A crash between two steps leaves a complete log. Before the compare-and-swap, only the local copy of
+a segment counts, because no manifest names its objects in the store. After the compare-and-swap,
+both copies count, and they are equal.
 
 A tier has one writer. Each change of the manifest has a random name, which is stored in the tier
 record before the manifest is written. If the record does not have the name of the store's manifest,
@@ -99,7 +99,8 @@ def merge(
         record: The directory's `tidelog-tier.json`.
         local: The log's local segments, the active one last.
         now_ms: Wall time in ms.
-        same_bytes: Compares a local segment with a row that the record does not have yet.
+        same_bytes: Compares the bytes of a local segment with a row of the store's manifest that
+            the record lacks.
         claim: Whether to continue a manifest of another writer.
 
     Raises:

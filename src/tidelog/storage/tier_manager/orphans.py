@@ -218,14 +218,15 @@ def restore(
 ) -> TierRecord:
     """Rebuild a partition's record from the manifest in the store, before the log is opened.
 
-    Call this as `LogDirOptions.prepare`, because after a hard stop, opening a directory opens every
-    partition.
+    Call this function as `LogDirOptions.prepare`: after a hard stop, opening a directory opens
+    every partition, before any other function could restore the record.
 
     Local files are kept if they follow each other without gaps up to the log's end. Older local
     files may have gaps between them if the manifest also has these files. They are then treated as
     copies to delete. A truncation that the store did not have yet is lost with the damaged record.
     Local files that end inside of the tier's range are deleted when the log is opened, because the
-    tier has all of their records. If the tier lacks one of these records, TierConflict is raised.
+    tier has all of their records. If the tier lacks a record of such a file, TierConflict is
+    raised.
 
     Args:
         log_dir: The directory, open for writing.
@@ -277,7 +278,7 @@ def restore(
 
 
 def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest) -> list[int]:
-    """Return bases of the newest local files that have no gap between them.
+    """Return base offsets of the newest local log files, back to the first gap between files.
 
     The manifest shows where each file of a copied segment ends.
     """

@@ -4,13 +4,13 @@ Segments without a local file are read from the store, through `TierSources`, as
 directory. A cleaning writes `.cleaned` files, which are copied to the store under new names and
 read back. Then the new segments replace their sources in the manifest. One compare-and-swap
 replaces all sources of the job, or of one part if several workers share the job. So a reader sees
-the log uncleaned, cleaned, or cleaned up to an offset. Local segments, even if they are copied, are
-not cleaned until only the tier has them.
+all segments of the job or part as they were before the cleaning, or all of them cleaned. A segment
+that has a local file is not cleaned, even if the tier has a copy.
 
 A job begins with the oldest segment, and its parts are finished by ascending offsets. So when a
-tombstone is dropped, its delete horizon has passed, and no object that a manifest names has a
-record that the tombstone deletes. Segments that left the manifest are kept for the grace period,
-because readers with older plans may read them, and parts of the job may still read keys from them.
+tombstone is dropped after its delete horizon, no object in a manifest still has a record that the
+tombstone deletes. Segments that left the manifest are kept for the grace period, because readers
+with older plans may read them, and parts of the job may still read keys from them.
 
 This module owns:
 
@@ -18,14 +18,13 @@ This module owns:
 - The worker that cleans segments in the process that calls it (`TierCleaner`). It writes objects
   that no manifest names yet, and `.cleaned` files in its own folder. So it needs no lock, and a
   Spark task on another machine may call it.
-- The rewriting of segments of a tier, which an erasure also uses.
+- The functions that rewrite a tier's segments; an erasure calls them, too.
 
 Other modules own the passes (`compaction.cleaner`) and the manifest (`mover`).
 
 A crash before a swap leaves orphans, which the next run of `tidelog tier --collect` removes, and
-`.cleaned` files, which the next open for writing removes. After a crash that follows a swap, the
-cleaner's checkpoint is older than the segments: the cleaning is repeated from the checkpoint, and
-replaced segments stay replaced.
+`.cleaned` files, which the next open for writing removes. After a crash between a swap and the
+write of the cleaner's checkpoint, the segments of the swap are cleaned again.
 """
 
 import json

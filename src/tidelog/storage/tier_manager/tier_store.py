@@ -1,4 +1,4 @@
-"""One partition's folder in a store: its manifest, its objects, copies, checks and garbage.
+"""One partition's folder in a store: manifest, and the copying, checking and removal of objects.
 
 - The manifest is the only object that changes (`PartitionTier`). A change reads the manifest, and
   writes it only if no other write came in between. After a lost race, the change is repeated on the
@@ -165,7 +165,7 @@ def writer_of(log_dir: "DirectoryAccess") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySource:
-    """A finished local segment to copy, its times and note, and the uid of the copy."""
+    """A finished local segment to copy to the tier, with data for the copy's manifest row."""
 
     segment: "ClosedSegment"
     times: SegmentTimes
@@ -218,8 +218,8 @@ def _sum_sound_log(segment: "ClosedSegment", zones: ZoneMap) -> FileSum:
     """Return length and checksum of a log file, after comparing its bytes with the zone map.
 
     The zone map has the checksum of all bytes of all batches, which were verified when the map was
-    built. So equal checksums prove that every batch is sound, and no batch is walked. The file is
-    read by position, because a map may show an earlier content of the file.
+    built. So if the log's checksum equals the zone map's, every batch is sound, and no batch has to
+    be decoded. The file is read by position, because a map may show an earlier content of the file.
 
     Raises:
         CorruptData: A batch is damaged, or other bytes have changed since the zone map was built.
