@@ -1,8 +1,8 @@
 """Selects the tests of `./run test`: at least one case of every behavior, in ten minutes.
 
 `./run test all` runs everything. If a test function has expensive cases that check nearly the same,
-the core runs only some of these cases. A checksum of each case's name decides, so that similar test
-functions run different cases.
+the core runs only some of these cases. These cases are selected by a checksum of each case's name,
+so that similar test functions run different cases.
 """
 
 import zlib
@@ -12,8 +12,8 @@ from typing import ClassVar, Final, TypeVar
 
 T = TypeVar("T")
 
-# How many cases of a test function the core runs, by the name of a folder, file or function. If
-# several names match, the longest one applies.
+# Maximum number of cases of a test function that the core runs, by the name of a folder, file or
+# function. If several of these names match a test function, the longest name applies.
 CASES: Final[Mapping[str, int]] = {
     "tests/contracts": 4,
     "tests/examples": 1,
@@ -209,7 +209,7 @@ def one_in() -> int:
 
 
 def thinned(moments: Iterable[T]) -> Iterator[T]:
-    """Yield the moments to try: in the core the first and every n-th after it, otherwise all."""
+    """Yield the moments to try: all, or in the core the first and every n-th one after it."""
     return islice(moments, 0, None, _Run.one_in)
 
 

@@ -104,7 +104,7 @@ class IsolationLevel(IntEnum):
     READ_COMMITTED = 1
 
 
-# Values of the defined levels. A request may contain any other value.
+# Values of the defined isolation levels. A request from a client may contain any other number.
 ISOLATION_LEVELS: Final = frozenset(map(int, IsolationLevel))
 
 
@@ -123,7 +123,7 @@ class Codec(IntEnum):
         return self.name.lower()
 
 
-# Types of arguments of public calls that are a choice: a member of the enum, or its text.
+# Types of arguments of public functions: a member of an enum, or the text of the member.
 Isolation: TypeAlias = IsolationLevel | Literal["read_uncommitted", "read_committed"]
 Compression: TypeAlias = Codec | Literal["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -83,7 +83,7 @@ def test_walk_is_equal_compiled_and_interpreted(
 def test_the_walk_stops_at_the_same_position_as_the_plain_walk(data: bytes) -> None:
     table, at, status = scanned(frozen(data))
     places, refused_at = plain_places(data)
-    # The plain walk doesn't check the order of offsets; the callers of the plain walk check it.
+    # Only the kernel checks the order of offsets; the plain walk leaves this check to its callers.
     if status in (layout.BAD_OFFSETS, layout.BAD_ORDER):
         assert table[:, layout.POSITION].tolist() == places[: len(table)]
         assert at in places

@@ -58,7 +58,8 @@ def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
     assert done.stdout.decode().strip() == str(ours)
 
 
-# Any small size, and sizes near the limits at which the hash takes another path.
+# Sizes near the limits at which the hash function takes another branch. `contents` also has small
+# sizes.
 sizes = st.sampled_from([255, 256, 257, 272, 273, 513, 768])
 contents = st.binary(max_size=70) | sizes.map(lambda size: (bytes(range(256)) * 3)[:size])
 

@@ -48,8 +48,8 @@ _Record = TypeVar("_Record", bound="DataclassInstance")
 CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
 
-# File of tidelog (not of Kafka) that contains one append time. Append times up to this time,
-# inclusive, may be ahead of the clock.
+# File of tidelog (not of Kafka) that contains one time. Append times that are ahead of the
+# machine's clock are accepted up to this time, inclusive.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
 
 # Content of the mark of a clean stop, which Kafka reads when it starts. The broker epoch -1 means

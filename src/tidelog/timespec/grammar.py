@@ -5,8 +5,8 @@ digits is in seconds and a number of 13 digits is in ms, dates are in UTC, and a
 sign counts toward the future. If A is an absolute time and B is a length, B counts from A. All
 other lengths count from now. `end` means no bound.
 
-Source: behavior of `rpk topic consume --offset`, which converts start and end to offsets. Here a
-range selects exactly the records whose times are in it.
+Source: behavior of `rpk topic consume --offset`, which converts start and end to offsets. Unlike
+rpk, tidelog selects exactly the records whose times are in the range.
 """
 
 import re
@@ -129,7 +129,8 @@ def parse_point(
         text: In the grammar of docs/time.md: ISO 8601, epoch ms, `now`, `-6h`, `P1D`, `@...`.
         now_ms: The time of `now`, in ms since the epoch.
         zone: Zone of times whose text has no zone. If None, such times raise InvalidTime.
-        down: Whether to round down instead, as is done for a record's own time.
+        down: Whether to round fractions of a ms down, as in a record's create time; else they are
+            rounded up.
 
     Raises:
         InvalidTime: The text is invalid or ambiguous, or `zone` is unknown; the message says what

@@ -41,11 +41,11 @@ _DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _HOURS: Final = {"noon": 12, "midnight": 0}
 _COMPACT_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")
 
-# Numbers that more likely mean a year than a time in ms.
+# A bare number in this range more likely means a year than a time in ms.
 _YEARS: Final = range(1970, 2100)
-# 1973-03-03 as a number of seconds. A smaller number with a unit more likely means a duration. For
-# times from 1973-03-03 to the year 5138, the size of a number shows whether it is in s, ms, us or
-# ns.
+# 1973-03-03 as a number of seconds. An earlier time with a unit, such as 90000s, more likely means
+# a duration. For times from 1973-03-03 to the year 5138, the size of the number shows whether its
+# unit is s, ms, us or ns.
 _PLAUSIBLE_SECONDS: Final = 100_000_000
 _FILETIMES: Final = range(10**17 * 12 // 10, 10**17 * 16 // 10)
 _FORMS: Final = (
@@ -70,8 +70,8 @@ class Moment:
         wall: A date or time, not yet in a zone.
         at_ns: An instant, in ns since the epoch.
         length_ns: A length of time in ns; the context decides where it starts.
-        is_ago: Whether the length was written as an ISO duration. If such a length is a point by
-            itself, it means "before now".
+        is_ago: Whether the length was written as an ISO duration. An ISO duration where a point is
+            expected, as in `PT6H`, means that long before now.
         from_now: Whether the instant was written relative to now.
         zone: Zone after a time relative to now or a length, which does not depend on it.
     """

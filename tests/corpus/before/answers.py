@@ -106,7 +106,7 @@ def _stage(name: str, data: Path) -> Stage:
 
 
 def _served(name: str, folder: Path) -> list[str]:
-    """Return the batches of each partition that consumers receive."""
+    """Serve the directory; return, for each partition, the batches that consumers receive."""
     lines: list[str] = []
     with _stage(name, folder / "data") as stage:
         # A broker on a standby's directory creates the topic of group offsets in the background, at

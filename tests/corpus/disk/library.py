@@ -117,7 +117,7 @@ def tables(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Note
 
 
 def loads(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Load a source, load it again, load a longer version of it, and load it by another name."""
+    """Load a source once, again, again with more records, and again under another name."""
     directory.create_topic("t", partitions=2, config=SMALL)
     directory.load_once("t", some(clock, 6), source="a.csv")
     clock.advance(1000)

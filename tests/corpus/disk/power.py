@@ -16,13 +16,13 @@ from tests.faults import CrashState, DamageFileSystem, Keep, reopen, seeded_env
 import tidelog
 
 ROOT: Final = "/log"
-# How many calls are between two tried crashes. Each crash is tried in three forms: all changes
-# survive, only synced changes survive, or a random part of the unsynced changes survives.
+# A crash is tried at every `STEP`-th call. Each crash is tried in three forms: all changes survive,
+# only synced changes survive, or a random part of the unsynced changes survives.
 STEP: Final = 3
 
 
 def disk() -> DamageFileSystem:
-    """Return a disk after a workload; the journal begins after an earlier clean close."""
+    """Return a disk after a workload; its journal has the calls after an earlier clean close."""
     env = seeded_env(11)
     clock = env.clock
     with tidelog.open(ROOT, writable=True, env=env) as directory:

@@ -28,7 +28,7 @@ from tests.corpus.exchanges.values import Tree, Value, number
 from tests.worlds.waiting import PATIENCE_S
 
 Workload = Callable[[Stage], None]
-# Settings that switch background work off. Exception: work for whose result a workload waits.
+# Settings that switch background work off, except work whose result a workload waits for.
 SETTINGS: Final[Mapping[str, str]] = {
     "log.retention.check.interval.ms": "600000",
     "log.initial.task.delay.ms": "600000",

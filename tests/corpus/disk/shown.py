@@ -39,7 +39,7 @@ def _masked(data: bytes, home: bytes) -> bytes:
 
 
 def listed(files: Mapping[str, bytes]) -> list[str]:
-    """Return a line for each file: path, size, digest; below it the content of a small file."""
+    """Return lines for each file: path, size and digest, then the content if the file is small."""
     lines: list[str] = []
     for path, data in sorted(files.items()):
         lines.append(f"{path}: {len(data)} bytes {hashlib.sha256(data).hexdigest()[:32]}")

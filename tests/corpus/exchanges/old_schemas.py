@@ -1,4 +1,4 @@
-"""Produce 0 to 2, Fetch 0 to 3 and ListOffsets 0 with kio's names; Kafka 4 has removed them.
+"""Fields of Produce 0 to 2, Fetch 0 to 3 and ListOffsets 0, which Kafka 4 has removed; kio's names.
 
 Source: Kafka's protocol guide of 3.9.
 """

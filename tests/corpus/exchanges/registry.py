@@ -1,4 +1,4 @@
-"""Scripts by API: the requests of one version, on a separate broker for each API."""
+"""Registry of the scripts of APIs, each of which sends the requests of one version of its API."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -28,9 +28,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.num.partitions": "1",
     "connection.failed.authentication.delay.ms": "0",
 }
-# Fields whose values depend on the machine, as (API, field), each with the recorded value. In every
-# string, HOME_SHOWN also replaces the path of the data directory, and the numbers from PORT_SHOWN
-# on replace the ports of listeners.
+# Fields whose values depend on the machine, as (API, field), each with the recorded value. In
+# addition, HOME_SHOWN replaces the path of the data directory in every string, and PORT_SHOWN and
+# the numbers after it replace the ports of listeners.
 MASKS: Final[Mapping[tuple[str, str], Value]] = {
     ("describe_log_dirs", "total_bytes"): 1 << 40,
     ("describe_log_dirs", "usable_bytes"): 1 << 39,
@@ -87,8 +87,8 @@ class Stage:
         clock: The broker's clock; `advance` moves it.
         chapters: The recorded lines, by chapter.
         topics: Ids of topics, by their names.
-        asked: By API and version, the listener of the connection that sent the first normal
-            request, and that request.
+        asked: First normal request of each API and version, and the listener that received the
+            request.
         stops: If true, a script's first normal request is not sent; `Stopped` is raised instead.
     """
 

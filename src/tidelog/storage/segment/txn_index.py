@@ -2,10 +2,10 @@
 
 The file `BASE.txnindex` is created at the first abort. An entry has a producer and the range of
 offsets in which a reader of committed records must skip the producer's batches. The entry is stored
-in the index of the segment that has the abort marker. A reader therefore also reads the indexes of
-later segments. The reader stops at an entry which shows that all transactions with later markers
-begin after the reader's range (`AbortedTxn.last_stable_offset`). The last offsets of the entries
-strictly increase.
+in the index of the segment that has the abort marker. That segment may be a later one than the
+segment with the records, so a reader also reads the indexes of later segments. The reader can stop
+at an entry whose last stable offset is at or after the end of the reader's range: all transactions
+with later markers begin after the range. Each entry's last offset is above the previous entry's.
 
 An entry has 34 bytes, big-endian: int16 version 0, int64 producer id, int64 first offset, int64
 last offset (of the marker), int64 last stable offset.
@@ -44,7 +44,7 @@ class AbortedTxn(NamedTuple):
 
 
 class CollectedTxns(NamedTuple):
-    """Aborted transactions, and whether they are complete without the later segments' indexes."""
+    """Aborted transactions in a range, and whether the indexes of later segments can be skipped."""
 
     aborted: list[AbortedTxn]
     is_complete: bool

@@ -106,8 +106,8 @@ class BatchFacts:
     def _append_ms(self, record: Record) -> int | None:
         """Return a record's append time in ms, None if it is unknown.
 
-        The time of the record's row is used. If no row has a time, the record's LogAppendTime
-        timestamp is used.
+        The append time comes from the row of `self._times` that has the record's offset. If no row
+        has a time, a LogAppendTime timestamp of the record is used.
         """
         row_ms = self._times.time_at(record.offset)
         if row_ms is None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -149,7 +149,7 @@ class ZoneBuilder:
             self._first = self._last
 
     def _fits(self, batch_zone: Zone) -> bool:
-        """Return whether a batch belongs to the same zone as the batches before it."""
+        """Return whether the zone in progress has room for a batch."""
         size = batch_zone.end_position - self._pending[0].position
         records = sum(zone.data_records for zone in self._pending) + batch_zone.data_records
         return size <= self._limits.zone_bytes and records <= self._limits.zone_records

@@ -194,8 +194,8 @@ def build(
         by_kernels: Whether to use kernels. Kernels take 0.5 s to load (several seconds if they are
             not compiled yet) and about 0.3 s for 1 GB. Plain Python code takes 14 us for each
             record. None uses kernels if they are installed and the segment is large.
-        check_crc: Whether kernels verify checksums. False is for a caller that has just written the
-            batches.
+        check_crc: Whether kernels verify checksums. A caller that has just written the batches
+            passes False.
         old: Result of `unchanged_map`. The new map keeps the old checksums of files that were
             damaged or lost since, so that readers, checks and rewrites still detect this.
         renewed: Suffixes of files that were rebuilt since; the new map has their new checksums.

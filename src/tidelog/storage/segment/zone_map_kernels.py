@@ -73,9 +73,9 @@ def build_with_kernels(
         segment: The segment, which is read to its end.
         siblings: Checksums of the files beside the log; the map stores them.
         limits: Maximum sizes of zones and blocks.
-        check_crc: Whether to verify the batches' checksums. False is for a caller that has just
-            written or checked every batch. The zones' checksums are computed from the checksums in
-            the batches, so damage that happens later is still detected.
+        check_crc: Whether to verify the batches' checksums. A caller that has just written or
+            checked every batch passes False. The zones' checksums are computed from the checksums
+            in the batches, so damage that happens later is still detected.
     """
     builder = KernelBuilder(segment, limits, check_crc=check_crc)
     try:

@@ -261,6 +261,6 @@ class LogTier:
         return record.with_restart() if self._is_cut_below(offset, local_start) else record
 
     def end_restart(self) -> None:
-        """Store durably that the truncation below the local part is complete."""
+        """Store durably that the truncation below all old local files is complete."""
         if self.view is not None and self.restart_offset is not None:
             self._save(dataclasses.replace(self.view.record, restart_offset=None))

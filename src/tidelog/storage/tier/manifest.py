@@ -1,9 +1,9 @@
 """The manifest of a partition's tier: its segments, and objects to be removed.
 
 Each partition has one manifest object, which is replaced by compare-and-swap. So any set of
-segments is replaced in one step, and a reader sees the old set or the new set. A row describes a
-segment well enough to plan a scan without opening a file. Manifests are immutable: a change returns
-another manifest. The functions here read and write no files.
+segments is replaced in one step, and a reader sees the old set or the new set. Each segment has a
+row in the manifest. A scan can be planned from the rows alone, without opening a file. Manifests
+are immutable: a change returns another manifest. The functions here read and write no files.
 
 Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the inner
 object as written. Source: docs/tiers.md#the-manifest.
@@ -27,7 +27,8 @@ from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.text_files import Fields, read_json
 from tidelog.types import INT64_MAX, INT64_MIN, UNKNOWN_MS
 
-# Suffixes of the objects that a segment may have. The snapshot belongs to the base offset.
+# Suffixes of the objects that a segment may have. The producer snapshot has the state at the
+# segment's base offset.
 _SUFFIXES: Final = frozenset(files.LOG_FIRST)
 
 _UID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -38,7 +39,7 @@ _BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBas
 
 
 class TierNote(NamedTuple):
-    """Why and when a segment was rolled, and by when its records had arrived (-1 if unknown)."""
+    """Why and when a segment was rolled, and the time by which its records had arrived, or -1."""
 
     reason: RollReason
     roll_ms: int
@@ -384,8 +385,8 @@ class Manifest:
                 deleted.append(row)
             else:
                 remaining.append(clipped)
-        # Records that are appended after the truncation are valid, even at offsets that were
-        # deleted before it.
+        # The log start must not stay above `offset`: records that are appended after the truncation
+        # are valid, even if earlier records at the same offsets had been deleted.
         start = min(self.log_start_offset, offset)
         cut = dataclasses.replace(self, log_start_offset=start)
         return cut.having(remaining).discarding(deleted, now_ms)

@@ -1,9 +1,9 @@
 """A finished segment whose files are objects of the tier, described by its manifest row.
 
 Sizes, largest times, counts and the zone map's total come from the row, so planning a read of many
-segments sends no request to the store. The log and the zone map are read by ranges, because their
-parts have checksums of their own. Other objects are read completely and compared with the
-manifest's checksums.
+segments sends no request to the store. Reads of the log and of the zone map request only byte
+ranges, because each batch, and each part of the map, has its own checksum. Other objects are read
+completely and compared with the manifest's checksums.
 """
 
 import dataclasses
@@ -230,9 +230,9 @@ class RemoteSegment(ClosedSegment):
         """Aborted transactions.
 
         Raises:
-            CorruptFile: The object differs from the uploaded one.
-            MissingFile: The store has lost the object. Without it, readers of committed records
-                would get aborted records.
+            CorruptFile: The object in the store is not the object that was uploaded.
+            MissingFile: The store has lost the index. Without the index, readers of committed
+                records would get aborted records.
         """
         if self._txn_index is None:
             index = self.read_txn_index()
@@ -255,7 +255,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def zones(self) -> ZoneMap | None:
-        """The zone map, None without one. Its total comes from the row; the rest is read on use."""
+        """The zone map, or None. Its total comes from the row; the rest is read at first use."""
         if not self._zones_loaded:
             has_map = files.ZONES_SUFFIX in self.row.objects and not self._is_clipped
             self.use_zones(self._make_zones() if has_map else None)

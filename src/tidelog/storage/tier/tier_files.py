@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 FOLDER_BYTES: Final = 1 << 30
 MEMORY_BYTES: Final = 64 << 20
 
-# Size of a block in bytes. A request reads at least one block, because reading only a header would
-# cost as much.
+# Size of a block in bytes. A request reads at least one block, because a request for a few bytes
+# would cost as much.
 BLOCK_BYTES: Final = 256 << 10
 
 _OWN: Final = "tier_"
@@ -217,7 +217,11 @@ class TierFiles(LayeredFiles):
         return FileStat(location.sum.size_bytes, 0, False, identity)
 
     def exists(self, path: str) -> bool:
-        """Return whether a file exists. A tier path counts as existing if it names an object."""
+        """Return whether a file exists.
+
+        A tier path counts as existing if it has the size and checksum of an object; the store is
+        not queried.
+        """
         if not is_tier_path(path):
             return self.below.exists(path)
         return parse_tier_path(path) is not None

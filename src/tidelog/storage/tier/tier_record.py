@@ -64,15 +64,14 @@ class TierRecord:
         local_start_offset: Start of the local part; local files below it are to be deleted, because
             the tier has copies of them.
         log_start_offset: Log start offset of the whole log, in the tier and in local files.
-        cut_offset: Lowest offset of the truncations since the store's manifest was written; None if
-            there was no truncation.
-        restart_offset: While a truncation below the local part is in progress and local files are
-            deleted: the offset at which the log continues, which is the end of the tier's remaining
-            part. None at other times.
+        cut_offset: Lowest offset at which the log was truncated after the last write of the store's
+            manifest; None if the log was not truncated.
+        restart_offset: End of the tier after a truncation below all local files, at which the log
+            continues. None unless such a truncation is in progress (local files are being deleted).
         pending: `change` of each manifest that this directory may have written after `manifest`.
-            Each name is stored before the request to the store. So a copy of the directory, or a
-            directory restored from a backup, can't mistake another directory's manifest for its
-            own.
+            Each `change` is stored before the manifest is sent to the store. So the copy of a
+            directory, or a directory restored from a backup, notices a manifest that it did not
+            write.
     """
 
     url: str
@@ -132,7 +131,7 @@ class TierRecord:
         )
 
     def with_restart(self) -> "TierRecord":
-        """Return the record of a log that continues at the tier's end, without local files."""
+        """Return the record for a log that has no local files and continues at the tier's end."""
         end = self.manifest.end_offset
         return dataclasses.replace(self, local_start_offset=end, restart_offset=end)
 

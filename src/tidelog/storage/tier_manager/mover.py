@@ -1,13 +1,15 @@
-"""One tier run over a partition: reconcile, copy, apply retention, delete; and the tier's status.
+"""The steps of a tier run over a partition, in order, and the status of a partition's tier.
 
 1. The store's manifest and the directory's record of it (`tidelog-tier.json`) are reconciled. The
    record may have changes that the store lacks (a truncation, a log start). The store may have
-   changes that the record lacks (after a crash between both writes). Reconciling does not restore
-   deleted segments, and does not count a segment as copied if the store lacks it.
+   changes that the record lacks (after a crash between the write of the manifest and the write of
+   the record). Reconciling does not bring deleted segments back, and a segment counts as copied
+   only if the store has it.
 2. Finished segments that the tier lacks are copied and read back, oldest first. After every few
    segments, the manifest is replaced by one compare-and-swap, and then the record is replaced.
-3. Retention is applied: the total limit to the whole log, the local limit to copied segments. Local
-   files are deleted according to the record, which lists only segments that were read back.
+3. The limits of total retention are applied to the whole log, the limits of local retention to the
+   copied segments. Local files are deleted according to the record, which lists only segments that
+   were read back.
 4. Segments that retention removes leave the manifest, and their objects are deleted after a grace
    period for readers.
 
@@ -18,11 +20,11 @@ both copies count, and they are equal.
 A tier has one writer. Each change of the manifest has a random name, which is stored in the tier
 record before the manifest is written. If the record does not have the name of the store's manifest,
 this manifest was written by a copy of the directory, or by this directory before it was restored
-from a backup. In this case nothing is changed.
+from a backup. In this case the run changes nothing.
 
-An exchange replaces segments by other segments with the same span of offsets. One swap of the
-manifest replaces all of them. The old objects are kept for the grace period, because readers with
-older plans may read them.
+An exchange replaces segments of the tier by other segments with the same span of offsets. A single
+compare-and-swap of the manifest replaces all of these segments. The old objects are kept for the
+grace period, because readers with older plans may read them.
 """
 
 import dataclasses
@@ -205,8 +207,8 @@ def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> 
     return False
 
 
-# Grace period in ms in which readers with a plan from an older manifest can read the objects of
-# that manifest.
+# How long, in ms, objects of segments that left the manifest are kept for readers of older
+# manifests.
 GRACE_MS: Final = 3_600_000
 
 # Changes one manifest into the next.
@@ -262,8 +264,8 @@ class MoveReport:
         removed: Number of segments whose objects were removed from the store.
         stopped: Why the run ended early: a segment could not be copied, or the tier must not be
             changed. None if all segments were copied.
-        keeps_all_ages: Whether nothing was deleted by age: the topic has no `retention.ms` of its
-            own, and the broker's setting is not known here.
+        keeps_all_ages: Whether deletion by age was skipped, because the topic has no `retention.ms`
+            of its own and the broker's setting is unknown.
         reported_deleted: If `deleted` is empty: number of segments that total retention deleted,
             as reported by another process.
     """
@@ -396,7 +398,8 @@ class Mover:
     def forget_copies(self, offset: int) -> Manifest:
         """Drop the tier's segments from `offset` on; `offset` is the base of a local segment.
 
-        All records from that offset on are in local files, and the next run copies them again.
+        No record is lost: local files have all records from `offset` on. The next run copies these
+        again.
         """
         assert offset >= self.log.local_start_offset
         self._cut_from(offset)

@@ -222,11 +222,11 @@ def restore(
     every partition, before any other function could restore the record.
 
     Local files are kept if they follow each other without gaps up to the log's end. Older local
-    files may have gaps between them if the manifest also has these files. They are then treated as
-    copies to delete. A truncation that the store did not have yet is lost with the damaged record.
-    Local files that end inside of the tier's range are deleted when the log is opened, because the
-    tier has all of their records. If the tier lacks a record of such a file, TierConflict is
-    raised.
+    files may have gaps between them if the manifest also has these files. Such files are copies,
+    which are deleted later. If the lost record had a truncation that the store does not have yet,
+    this truncation is lost, too. Local files that end inside of the tier's range are deleted when
+    the log is opened, because the tier has all of their records. If the tier lacks a record of such
+    a file, TierConflict is raised.
 
     Args:
         log_dir: The directory, open for writing.

@@ -103,7 +103,7 @@ class TierSources(LayeredFiles):
         return self._aliases.get(path, path)
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file; see `FileSystem`. An object that is read completely is verified."""
+        """Open a file; see `FileSystem`. A read of a whole object verifies its checksum."""
         file = super().open(self._named(path), write=write, create=create)
         return verified(file, self._named(path))
 

@@ -179,7 +179,7 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
     Raises:
         CorruptData: The segment is damaged, or the data read back differs.
         OffsetsGone: Offsets at the segment's end are lost (`storage.segment.gaps`).
-        InvalidRequest: The segment has no zone map, from which the row is made.
+        InvalidRequest: The segment has no zone map. The manifest row is made from the map.
         StorageFailure: Disk or store failed. An orphan may be left in the store.
     """
     segment = source.segment
@@ -219,7 +219,7 @@ def _sum_sound_log(segment: "ClosedSegment", zones: ZoneMap) -> FileSum:
 
     The zone map has the checksum of all bytes of all batches, which were verified when the map was
     built. So if the log's checksum equals the zone map's, every batch is sound, and no batch has to
-    be decoded. The file is read by position, because a map may show an earlier content of the file.
+    be decoded. The file is read by calls, because a memory map of it may show older content.
 
     Raises:
         CorruptData: A batch is damaged, or other bytes have changed since the zone map was built.
@@ -240,8 +240,8 @@ def _sum_sound_log(segment: "ClosedSegment", zones: ZoneMap) -> FileSum:
 def _sound_zones(segment: "ClosedSegment", zones: ZoneMap) -> bytes:
     """Return the content of the zone map's file.
 
-    If the file was damaged or removed after `zones` was loaded, build it again. The caller has
-    compared the log with `zones`.
+    If the zone map's file was damaged or removed after `zones` was loaded, build the map again. The
+    caller has compared the log with `zones`.
 
     Raises:
         CorruptData: The new zone map differs from `zones`.
