@@ -101,8 +101,8 @@ class FileHandle:
     """Handle of a pooled file; a user keeps the handle to avoid a lookup at each use.
 
     Attributes:
-        file: The open file. None after the pool has dropped the file; a user then gets the file
-            from the pool again.
+        file: The open file. None after the pool has dropped the file: a user that finds None gets
+            the file from the pool again.
         is_used: Whether the file was used since the last eviction. A user sets this at each use, so
             that the file is not among the first files to be closed.
     """
@@ -148,8 +148,8 @@ class FilePool:
     def _evict(self) -> None:
         """Evict the oldest files; a file is closed as soon as no thread uses it any more.
 
-        A file that was used since the last eviction becomes the newest file instead. If all files
-        were used, the oldest file is evicted.
+        If the oldest file was used since the last eviction, the file is kept and becomes the newest
+        file. If all files were used since then, the oldest file is evicted.
         """
         for _ in range(len(self._open)):
             if len(self._open) <= self._limit:
@@ -235,9 +235,10 @@ class PooledFile:
 class MapCache:
     """At most `limit` maps of finished segments' files; views stay valid if a map is evicted.
 
-    A caller that keeps views passes a callback that drops them. Without such a callback, evicted
-    maps would stay mapped. For a file in an object store, the cache holds a copy instead of a map.
-    All copies together have at most `COPIED_BYTES`, unless a single copy is larger.
+    A caller that keeps views of a map passes a callback that drops these views when the map is
+    evicted. Without such a callback, evicted maps would stay mapped. For a file in an object store,
+    the cache holds a copy instead of a map. All copies together have at most `COPIED_BYTES`, unless
+    a single copy is larger.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:

@@ -9,22 +9,23 @@ In this case the scan can't rebuild an index of aborted transactions. The old in
 entries fit the scanned abort markers (`_keep_txn_index`). If they do not fit, the partition can be
 read, but takes no appends. After a clean stop nothing is scanned.
 
-Only bytes that may be an unfinished write are truncated. If it is proven that the bytes were
-complete batches (`log_end`), or if a sound batch follows them, nothing is truncated. The partition
-can then be read, but takes no appends.
+Only bytes that may be an unfinished write are truncated. Nothing is truncated if `log_end` proves
+that the bytes were complete batches, or if a sound batch follows the bytes. The partition can then
+be read, but takes no appends.
 
-Later segments are removed before the truncation. Otherwise a crash in between could leave a hole in
-the log that looks like a compaction. To truncate a finished segment, a new file is written and
-renamed over the old file, because readers in other processes may have mapped the old file.
+Later segments are removed before the truncation. Otherwise a crash between these steps could leave
+a hole in the log that looks like a compaction. To truncate a finished segment, a new file is
+written and renamed over the old file, because readers in other processes may have mapped the old
+file.
 
 This module also makes data beyond the recovery point durable before the data is trusted.
 
 When a process is killed, its unsynced writes remain with the operating system. Some unsynced writes
-may belong to a finished segment, if the roll's sync was deferred. Nothing would sync such a segment
-later. But flushes, rolls and a clean close move the recovery point past this segment, and a note
-states that the whole segment is on disk. Therefore opening a partition after a hard stop syncs its
-files. If a sync has failed, reopening the partition rewrites the files. If another process opens
-the partition next, that process finds a mark and rewrites the files, too.
+may belong to a finished segment, if the roll's sync was deferred. No later operation would sync
+such a segment. But flushes, rolls and a clean close move the recovery point past this segment, and
+a note states that the whole segment is on disk. Therefore opening a partition after a hard stop
+syncs its files. If a sync has failed, reopening the partition rewrites the files. If another
+process opens the partition next, that process finds a mark and rewrites the files, too.
 
 Holds no state. Source: docs/recovery.md, "Opening for writing".
 """
@@ -83,8 +84,8 @@ def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
     """Finish interrupted renames, and remove files of segments without a log file.
 
     `.deleted` and `.cleaned` files are removed, and `.swap` files get their final names. If there
-    are `.cleaned` files, their cleaning is unfinished, so the `.swap` files at or above the
-    smallest base offset of `.cleaned` files are removed, too.
+    are `.cleaned` files, their cleaning is unfinished. The `.swap` files at or above the smallest
+    base offset of the `.cleaned` files are then removed, too.
     """
     fs = context.env.files
     names = [entry.name for entry in fs.list_dir(context.directory) if not entry.is_dir]
@@ -132,8 +133,8 @@ def _apply_swap(
             parsed = files.parse_file_name(name)
             if parsed is not None and first <= parsed[0] < end and parsed[1] in files.LOG_FIRST:
                 context.env.files.remove(f"{context.directory}/{name}")
-        # The removals are synced before the renames, because offsets would exist twice if a crash
-        # brought back an old segment beside the new segments.
+        # The removals are synced before the renames. Otherwise a crash could bring back an old
+        # segment beside the new segments, and offsets would exist twice.
         context.env.files.sync_dir(context.directory)
     for _, name in swapped:
         final = name.removesuffix(files.SWAP_SUFFIX)
@@ -196,7 +197,7 @@ def recover(
         log is sound or was repaired.
 
     Raises:
-        OSError, StorageFailure: The disk failed; nothing that was valid has been removed.
+        OSError, StorageFailure: The disk failed; no valid data was removed.
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
@@ -260,8 +261,8 @@ def _keep_txn_index(
     """Use the entries of the `.txnindex` file, because the scan's entries are not certain.
 
     Return the damage in three cases: the file is damaged, it has no entry for the last abort
-    marker, or it has an entry whose marker the log lacks. `unknown` is the reason why the states
-    before the segment are unknown.
+    marker, or it has an entry whose abort marker is not in the log. `unknown` is the reason why the
+    producers' states at the start of the segment are unknown.
     """
     tail, markers = TailSegment.empty(context, base), scan.abort_markers
     tail.size_bytes = scan.file_bytes
@@ -396,9 +397,9 @@ def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> No
 def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
     """Return whether a power loss removed records between a segment's end and the next segment.
 
-    A power loss can remove records if the segment's sync was deferred and not done yet, but the
-    next segment's name was on the disk already. A legitimate gap (after a compaction, or in a copy
-    of a compacted log) is recorded in the segment's note, which is written after the segment's
+    A power loss can remove these records if the next segment's name was already on disk, and the
+    earlier segment's deferred sync was not done yet. A legitimate gap (after a compaction, or in a
+    copy of a compacted log) is recorded in the segment's note, which is written after the segment's
     sync. A gap below the end of a compaction is legitimate, too. If the directory has no file of
     notes, any gap is accepted.
     """
@@ -481,8 +482,8 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
         report.truncated_bytes += context.env.files.stat(path).size
         report.actions.append(f"{path}: dropped, because records before it are damaged or missing")
         remove_segment_files(context, base)
-        # Each removal is synced before the next removal, because the log would have a hole if a
-        # crash kept only the removal of an older segment.
+        # Each removal is synced before the next removal. Otherwise a crash could keep only the
+        # removal of an older segment, and the log would have a hole.
         context.env.files.sync_dir(context.directory)
 
 
@@ -567,8 +568,8 @@ def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:
 # Empty file that marks that a sync has failed, so that unsynced data may be missing on the disk.
 UNSYNCED_FILE: Final = "tidelog-unsynced"
 
-# Operations that sync no file with records. If such an operation includes a sync, a failure of this
-# sync is reported with the operation `sync`.
+# Operations that sync no file with records. If a sync within such an operation fails, the failure
+# is reported with the operation `sync` instead.
 _WITHOUT_SYNC: Final = frozenset(
     {"append", "roll", "map zones", "unlink", "delete", "move start", "read"}
 )
@@ -596,9 +597,9 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the operating system reports as written.
 
-    The result is False if the failed operation was not a sync and had not begun a sync. If the
-    result is True, the next opening rewrites segments. A full disk has no space for a rewrite, so
-    the result is False for a write that failed on a full disk.
+    The result is False if the failed operation neither was nor included a sync. If the result is
+    True, the next opening rewrites segments. A full disk has no space for a rewrite, so the result
+    is False for a write that failed on a full disk.
     """
     return failure.operation not in _WITHOUT_SYNC
 
@@ -617,8 +618,7 @@ def mark_unsynced(context: SegmentContext) -> None:
 def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailure | None:
     """If there is a mark, rewrite the data that may be missing on disk.
 
-    Returns:
-        Why the rewrite failed, for example because the disk is full. After a failed rewrite the
+    Returns: The error of a failed rewrite, for example of a full disk. After a failed rewrite the
         partition can be read but takes no appends, and the mark is kept. None if the rewrite
         succeeded or there is no mark.
     """

@@ -220,7 +220,7 @@ class SegmentList:
             return None
 
     def _is_plain(self, entries: Sequence[DirEntry]) -> bool:
-        """Return whether the directory's stamp shows every change of finished segments."""
+        """Return whether every change of a finished segment also changes the directory's stamp."""
         if self.context.overlay or self.tier.rows:
             return False
         if any(entry.name.endswith(_STAGED) for entry in entries):
@@ -237,7 +237,7 @@ class SegmentList:
         self._renew_start()
 
     def follow_changes(self) -> bool:
-        """Read the current state from disk if finished segments changed; return whether they did.
+        """If finished segments changed, read the current state from disk; return whether they did.
 
         The segments have changed if another process has replaced, removed, rolled or tiered
         segments. An append does not count as a change. If the topic was deleted and created again
@@ -299,8 +299,8 @@ class SegmentList:
         """Complete the index of a segment's aborted transactions from its batches.
 
         All batches are read if an abort marker follows the last entry of the index, or if the last
-        entry has no marker (a power loss can tear this entry). If the index has no entry, all
-        batches are read if the segment may have an abort marker, according to the snapshots. An
+        entry has no marker (a power loss can tear this entry). For an index without entries, all
+        batches are read if the segment may have an abort marker according to the snapshots. An
         active segment that is larger than `_LAST_WALKED_BYTES` is not read.
 
         Args:
@@ -308,7 +308,8 @@ class SegmentList:
             known: The index as read from its file; empty if there is no file.
 
         Returns:
-            The complete index. If the batches were not read or add no entry, the index is `known`.
+            The complete index. If the batches were not read or add no entry, the result is `known`
+            itself.
 
         Raises:
             CorruptData: A batch after the last entry is damaged, or `rebuild_txn_index` raised the
@@ -329,7 +330,7 @@ class SegmentList:
         kept = [entry for entry in known.entries if not (is_torn and entry is last)]
         # Old brokers wrote entries of empty transactions; these entries are only in the file. If
         # the file and the rebuilt index both have an entry for the same marker, the file's entry is
-        # used, because the snapshots may not have the beginning of the transaction.
+        # used: the rebuilt entry depends on snapshots, which may lack the start of the transaction.
         found = {entry.last_offset: entry for entry in (*rebuilt.entries, *kept)}
         if not is_torn and len(found) == len(kept):
             return known  # the marker's producer had no open transaction
@@ -367,7 +368,7 @@ class SegmentList:
     # -- append times ------------------------------------------------------------------------
 
     def trusted_end(self) -> int:
-        """Return the offset below which every append time on disk is right.
+        """Return the end of the proven append times: below this offset, all append times are right.
 
         See `tidelog.storage.segment.append_time_trust`.
         """
@@ -378,11 +379,11 @@ class SegmentList:
         return self._trusted
 
     def _limit_times(self, segment: Segment, times: AppendTimes) -> None:
-        """Mark as unknown, in memory only, the times that the segment's rows can't prove."""
+        """Mark the append times that the segment's rows can't prove as unknown, in memory only."""
         limit_times(segment, times, self.trusted_end())
 
     def append_times_of(self, segment: Segment) -> AppendTimes:
-        """Return a segment's append times, as far as they are proven."""
+        """Return a segment's append times; times that are not proven are marked as unknown."""
         self.trusted_end()
         return segment.append_times
 

@@ -86,7 +86,7 @@ class SegmentSwaps(LogPart):
     def prepare_adoption(self) -> Adoption:
         """Prepare to add segments at the log end; return the offset, epoch and times to use.
 
-        If no segment is added afterwards, nothing has to be undone.
+        A caller that adds no segment afterwards has nothing to undo.
 
         Raises:
             ClockJump: The clock jumped; see `accept_clock`.
@@ -106,8 +106,8 @@ class SegmentSwaps(LogPart):
     def begin_epoch(self) -> None:
         """Store durably that the log's own leader epoch starts at the log end.
 
-        A thread that opens a log for the appending thread calls this method, so that the first
-        append need not sync the epoch.
+        A thread that opens a log on behalf of the appending thread calls this method. The first
+        append then need not sync the epoch.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.

@@ -1,13 +1,13 @@
 """Times of a segment for retention and `tidelog why`; smallest and largest time of a partition.
 
 With the clock `record-capped`, retention counts from the largest min(timestamp, append time) of the
-records. Usually the record with the largest timestamp was appended at or after this timestamp. In
-this usual case the largest timestamp is the result; one index entry and one append time prove this.
-If the timestamp is ahead of the append time, a zone map gives the few batches that can contain the
-result. All records of a batch have one append time, so the batch's header gives the exact value.
-Without a zone map, an upper bound is used: the smaller of the segment's largest timestamp and its
-largest append time. The upper bound is too late by at most the time in which the segment was
-filled.
+records. Usually the record with the largest timestamp was not appended before the time that its
+timestamp states. In this usual case the largest timestamp is the result; one index entry and one
+append time prove this. If the timestamp is ahead of the append time, a zone map gives the few
+batches that can contain the result. All records of a batch have one append time, so the batch's
+header gives the exact value. Without a zone map, an upper bound is used: the smaller of the
+segment's largest timestamp and its largest append time. The upper bound exceeds the exact time by
+at most the time that it took to fill the segment.
 
 Largest record times are read from time indexes, smallest record times from zone maps. A small
 segment without a zone map is read; a large segment without a zone map is skipped and reported.
@@ -125,8 +125,8 @@ class _Arrivals:
 
         The granularity setting may have changed since the append, and rows don't show to which step
         their times were rounded. If all times are multiples of a larger step, that step may have
-        been the setting at the time of the append. In this case the time in the segment's note
-        limits the result, because all records had arrived by this time.
+        been the setting at the time of the append. In this case the result is at most the time in
+        the segment's note, because all records had arrived by then.
         """
         rounded_ms, seen_ms = append_ms + self._granularity_ms - 1, self._times.seen_ms
         if seen_ms <= rounded_ms:
@@ -171,9 +171,10 @@ class _Arrivals:
         return arrival
 
     def _search(self, segment: Segment, zones: ZoneMap, best: CountedTime) -> CountedTime:
-        """Return the largest capped time; read only batches of zones that may exceed `best`.
+        """Return the largest capped time of a segment, reading as few zones as possible.
 
-        Zones are read in descending order of their bounds.
+        Zones are read in descending order of their bounds, as long as a zone may exceed the largest
+        time so far.
         """
 
         def may_exceed(zone: "Zone") -> bool:
@@ -451,7 +452,7 @@ def _data_batches(log: LogView, start: int, end: int) -> "Iterator[Batch]":
 def _first_data_offset(log: LogView) -> int | None:
     """Return the first data record's offset, None if there are no data records.
 
-    Return the log start if a batch that has to be read is damaged.
+    If the search for this record meets a damaged batch, return the log start.
     """
     start = log.log_start_offset
     try:

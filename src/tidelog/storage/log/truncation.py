@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def lower_append_time_checkpoint(
     context: SegmentContext, segments: Sequence[Segment], *, trusted: int, offset: int
 ) -> None:
-    """Lower the append-time checkpoint to the last batch that ends below `offset` and `trusted`.
+    """Lower the append-time checkpoint to the last batch that ends below min(offset, trusted).
 
     Do nothing if the directory has no append-time checkpoint.
     """
@@ -225,10 +225,10 @@ class Truncator(LogPart):
         So damage is found before the truncation begins.
 
         Returns:
-            The index of aborted transactions of the segment that is last after the truncation; it
-            has only the transactions whose markers remain. If the file is corrupt, the index is
-            rebuilt from the log. None if that segment is the active segment. The index is a new
-            object, because readers still use the segment's index.
+            The index of aborted transactions for the segment that is last after the truncation,
+            with only the transactions whose markers remain. If the index file is corrupt, the index
+            is rebuilt from the log. The index is a new object, because readers still use the
+            segment's index. None if the active segment remains the last segment.
         """
         local, segments = self._segments.local, self._segments
         end_below(local, offset)
@@ -251,8 +251,8 @@ class Truncator(LogPart):
         self._notes.before_cut(local, offset)
         restart = segments.tier.restart_after_cut(offset, local[0].base_offset, clipped)
         end = end_below(local, offset) if restart is None else restart
-        # The recovery point is lowered first, because the next opening compares the recovery point
-        # with the remaining records if a later step fails.
+        # The recovery point is lowered first: if a later step fails, the next opening compares the
+        # recovery point with the remaining records.
         self._flusher.cut(end)
         self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
@@ -262,9 +262,9 @@ class Truncator(LogPart):
         lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
         start = min(segments.start_offset, offset)
         segments.tier.cut(offset, local[0].base_offset, clipped)
-        # First hide the segments that will be removed, so that they are not read if the disk fails
-        # later. Also treat all offsets as unstable, because the removed segments may have the only
-        # entries that show which of the remaining records were aborted.
+        # First hide the segments that will be removed, so that nothing reads them if a later step
+        # fails. Also treat all offsets as unstable: only the removed segments may show which of the
+        # remaining records were aborted.
         self._producers.hide_from(start)
         segments.keep([segment for segment in local if segment.base_offset <= offset])
         segments.forget_maps()  # readers must not read beyond the end of a file
@@ -273,8 +273,8 @@ class Truncator(LogPart):
         else:
             remaining = start_anew(context, local, restart)
         if remaining[-1].end_offset < start:
-            # Only records below the log start remain, because the truncation removed a batch that
-            # extended beyond the log start.
+            # The truncation removed a batch that extended beyond the log start, so all remaining
+            # records are below the log start.
             segments.keep(())
             remaining = start_anew(context, remaining, start)
         self._epochs.cut(offset)

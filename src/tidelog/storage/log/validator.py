@@ -145,9 +145,10 @@ class Validator:
     def validate(self, data: Buffer, context: AppendContext) -> PendingAppend:
         """Check the batches of `data`, set their offsets, and return the append to write.
 
-        An incomplete batch at the end of `data` is left out. The caller's bytes may be changed if
-        the terms have `owned` and the buffer is writable. After an error these bytes are unchanged.
-        Exception: if the append has several `trusted` batches, some of the batches may be changed.
+        An incomplete batch at the end of `data` is left out. If `terms.owned` is true and the
+        buffer is writable, this method may change the caller's bytes. After an error these bytes
+        are unchanged. Exception: if the append has several `trusted` batches, some of the batches
+        may be changed.
 
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is invalid.
@@ -337,7 +338,7 @@ class Validator:
         """Return whether the records of a batch that tidelog has just built need no check.
 
         If the batch's header is sufficient to check the topic's time limits, this method checks
-        these limits, and raises InvalidTimestamp for a time outside them.
+        them. It raises InvalidTimestamp for a time outside the limits.
         """
         if not is_kept:
             return False  # the records have to be read, to rewrite them with another codec
@@ -353,7 +354,7 @@ class Validator:
     ) -> tuple[Buffer, memoryview | None]:
         """Return a compressed batch's records, and their buffer if it belongs to `_BLOCKS`.
 
-        The caller returns this buffer to the list after the check.
+        The caller returns this buffer to `_BLOCKS` after it has checked the records.
         """
         if codec == _LZ4:
             from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
@@ -402,8 +403,7 @@ class Validator:
 
         The search ends at `RECORD_ERROR_LIMIT` refused records.
         """
-        # `body` is empty if only the header was checked, because tidelog has just built the batch
-        # (`_is_known`).
+        # `body` is empty if only the header was checked (see `_is_known`).
         if not body:
             reason = self._rules.time_reason(batch.max_timestamp, context.now_ms)
             raise InvalidTimestamp(f"{self._where}: {reason}")

@@ -4,10 +4,10 @@ A `TailSegment` ends at the last whole, valid batch on disk. If it is proven tha
 batches (`log_end`), the segment ends at the proven end, and reads raise an error at the damage, as
 in a finished segment.
 
-An `ActiveSegment` writes the log, both indexes and the append times to their files immediately. An
-append writes the append-time row (if the time has changed), then the log's bytes, then the index
-entries. A crash may keep any part of the unsynced bytes; recovery makes the files consistent again.
-Index files are not preallocated: all their bytes are valid entries.
+An `ActiveSegment` writes the log, both indexes and the append times to their files immediately.
+Each append writes in this order: the append-time row (only if the time has changed), the log's
+bytes, the index entries. A crash may keep any part of the unsynced bytes; recovery makes the files
+consistent again. Index files are not preallocated: all their bytes are valid entries.
 
 Life cycle: create or load -> (begin, write, finish, acknowledge)* -> close_entries, sync. Not
 thread-safe. Source: KIP-33 for the time index; docs/format.md.
@@ -109,8 +109,8 @@ class TailSegment(Segment):
         """Set size, end offset and largest timestamp; read from the last entries of the indexes on.
 
         At the first batch that is incomplete or invalid, the scan ends without an error, because
-        another process may be writing this batch. If the last index entry names this batch, the
-        entry was written without its batch; the scan is then repeated from the previous entry. If
+        another process may be writing this batch. If the last index entry names this batch, a crash
+        has kept the entry but not its batch, and the scan is repeated from the previous entry. If
         the last entry of an index does not match the batches, both indexes are rebuilt.
         """
         self._scan_from_sure_entry(file_size, check_crc=check_crc)
@@ -146,10 +146,10 @@ class TailSegment(Segment):
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
         """Scan from the last index entries on; return whether the last indexed batch is valid.
 
-        The scan begins at the last offset index entry below the offset of the last time index
-        entry. The scan has to read all batches from the time index entry's offset on, because only
-        these batches show whether a later time index entry was lost. The scan begins before this
-        offset, because a scan can't detect a gap before its first batch.
+        The scan must include all batches from the offset of the last time index entry on, because
+        only these batches show whether a later time index entry was lost. A scan can't detect a gap
+        before its first batch, so the scan begins earlier: at the last offset index entry below
+        that offset.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -174,7 +174,8 @@ class TailSegment(Segment):
                 if start == first > 0:
                     if batch.last_offset > first_key:
                         self._misfit = misfit(self.log_path, first_key, first)
-                    # The scan reads no earlier batches, so it begins with this batch's offset.
+                    # The scan reads no batches before this batch, so the sound part begins with
+                    # this batch's first offset.
                     sound_part.end_offset = first_known_offset(batch)
                 sound_part.take(batch, start)
                 self._take(batch, start)
@@ -192,8 +193,8 @@ class TailSegment(Segment):
     def read_txn_index(self) -> TxnIndex:
         """Read the `.txnindex` file, and complete its index from the batches.
 
-        The file may lack entries: the writer appends a marker before the marker's entry, and a
-        flush of the records does not sync the entry.
+        The file may lack its last entries: the writer appends a marker to the log before it writes
+        the marker's entry, and a flush of the log does not sync the entry.
         """
         index = super().read_txn_index()
         return index if self.find_aborted is None else self.find_aborted(self, index)
@@ -228,9 +229,9 @@ class TailSegment(Segment):
     def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
         """Return the recorded end, or the log's own end if the append-time checkpoint proves it.
 
-        After a clean close, both the recovery point and the append-time checkpoint have the log end
-        at the close. If no byte follows the last batch and the append-time checkpoint names this
-        batch, the log ends there, so a later recovery point is wrong.
+        A clean close sets both the recovery point and the append-time checkpoint to the log end. If
+        the append-time checkpoint names the file's last batch, and no byte follows this batch, the
+        log ends there. A larger recovery point is then wrong.
         """
         sound_part, last = self.sound_part, self.last_batch
         if sound_part.size_bytes != size or last is None:
@@ -251,9 +252,9 @@ class TailSegment(Segment):
         return recorded._replace(recovery_point=sound_part.end_offset)
 
     def _proves(self, jump: Jump | None) -> bool:
-        """Return whether a compaction, an index entry or an append-time row proves the offsets.
+        """Return whether the offsets of the batch in `jump` are proven.
 
-        The offsets are those of the batch in `jump`.
+        A compaction, an index entry or an append-time row can prove the offsets.
         """
         assert jump is not None
         batch, context = jump.batch, self.context
@@ -346,7 +347,7 @@ def _loaded(
     segment = TailSegment.empty(context, base_offset)
     fill_tail(segment, check_crc=True)
     if recorded.is_end and segment.end_offset > recorded.recovery_point:
-        recorded = context.recorded_end(True)  # again, because a writer may have started meanwhile
+        recorded = context.recorded_end(True)  # read again: a writer may have started meanwhile
     return segment, segment.settle_end(recorded)
 
 
@@ -480,7 +481,8 @@ class ActiveSegment(TailSegment):
             context: The partition.
             base_offset: The segment's base offset.
             recorded: Recorded end of the log.
-            is_refused: Whether the partition takes no appends because of earlier findings.
+            is_refused: Whether the partition takes no appends for a reason that was found before
+                this call.
         """
         segment, is_damaged = judge_tail(lambda: cls.empty(context, base_offset), recorded)
         is_refused |= is_damaged
@@ -510,7 +512,7 @@ class ActiveSegment(TailSegment):
         self._must_rewrite = True
 
     def rewrite_indexes(self) -> None:
-        """Make the index files equal to the indexes in memory."""
+        """Replace the contents of both index files with the indexes in memory."""
         self._must_rewrite = False
         self._offset_index_written = self._put(files.OFFSET_INDEX_SUFFIX, self.offset_index.encoded)
         self._time_index_written = self._put(files.TIME_INDEX_SUFFIX, self.time_index.encoded)
@@ -545,7 +547,7 @@ class ActiveSegment(TailSegment):
             _remove_if_there(self.context, path)
 
     def adopt_append_times(self, times: AppendTimes, *, file_matches: bool) -> None:
-        """Use these times from now on, and replace the file unless `file_matches`."""
+        """Use these times from now on; unless `file_matches`, also write them to the file."""
         self.set_append_times(times)
         encoded = times.encode()
         path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
@@ -703,7 +705,7 @@ class ActiveSegment(TailSegment):
         """Write the last index entries and the end row of the append times, at a roll or a close.
 
         The closing time index entry has the segment's largest timestamp (Source: KIP-33). The end
-        row of the append times later proves that no row was lost.
+        row lets later readers prove that no row of append times was lost.
         """
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
         self._write_index_entries()

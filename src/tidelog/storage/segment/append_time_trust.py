@@ -1,9 +1,9 @@
 """Decides which append times of a partition are proven, by a checkpoint and by fingerprints.
 
-Rows of `.appendtime` refer to offsets. Between two runs of tidelog, another program (Apache Kafka)
-or a person may have truncated the log and appended other records at the same offsets. A crash may
-have kept a row and lost its records, or kept records and lost their row. So a row's offset alone
-does not prove that the row is right. Two things can prove a row:
+A row of `.appendtime` refers to a batch by its offset. Between two runs of tidelog, another program
+(Apache Kafka) or a person may have truncated the log and appended other records at the same
+offsets. A crash may have kept a row and lost its records, or kept records and lost their row. So a
+row's offset alone does not prove that the row is right. Two things can prove a row:
 
 1. `append-time-checkpoint`, written at every clean close, has the log end and the base offset and
    fingerprint of the last batch. If the last batch still exists, the log was never truncated below
@@ -12,7 +12,7 @@ does not prove that the row is right. Two things can prove a row:
 2. Rows after the recorded log end, or all rows if the checkpoint does not match the log, are
    checked by fingerprint. A row is proven if the batch at its offset has the row's fingerprint. A
    log is truncated and appended to only at its end, so a proven row also proves every row before
-   it. The last proven row itself is valid only for its own batch.
+   it. The last proven row is valid only for the batch at its own offset.
 
 All other times are unknown. The checkpoint is lowered, durably, before a truncation.
 """
@@ -77,14 +77,14 @@ def fingerprint(batch: Batch) -> int:
     """Return a batch's fingerprint: a hash of its checksum field, leader epoch and offset.
 
     The checksum field alone would not suffice, because it does not cover the epoch. After a batch
-    was lost, its producer may send an equal batch to another leader, which appends it at the same
-    offset under another epoch.
+    was lost, its producer may send the same batch to another leader. That leader appends the batch
+    at the same offset under another epoch.
     """
     try:
         first = batch.base_offset
     except CorruptData:
-        # The batch is an old wrapper that can't be decoded, or its magic has a flipped bit. Its
-        # last offset is in the header.
+        # The base offset can't be read if the batch is an old wrapper that can't be decoded, or if
+        # the batch's magic has a flipped bit. The last offset is in the header.
         first = batch.last_offset
     return fingerprint_of(batch.crc, batch.leader_epoch, first)
 
@@ -140,7 +140,7 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
     """
     if times.is_open and times.rows()[-1].offset < min(trusted, segment.end_offset):
         # The log was cleanly closed at a later offset, so the append-time file must have had an end
-        # row. The file has lost its last rows.
+        # row. The end row is missing, so the file has lost its last rows.
         trusted = times.rows()[-1].offset
     if segment.end_offset <= trusted:
         return segment.end_offset
@@ -155,7 +155,7 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
 
 
 def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
-    """Return the offset below which a row proves all rows; None if the row is not proven."""
+    """Return the end offset of the append times that a row proves; None if it is not proven."""
     if row.append_ms >= 0:
         batch = batch_starting_at(segment, row.offset)
         end = None if batch is None else batch.next_offset

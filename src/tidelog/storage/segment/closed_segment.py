@@ -328,7 +328,7 @@ class ClosedSegment(Segment):
             return self.zones_on(clock)
         zone_map = zone_map_files.load(self, in_passing=True)
         if zone_map is None:
-            self.use_zones(None)  # so that a problem is reported only once
+            self.use_zones(None)  # so that the next call does not report the problem again
         return self._knowing(zone_map, clock)
 
     def _knowing(self, zone_map: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
@@ -343,7 +343,7 @@ class ClosedSegment(Segment):
         return self._zones
 
     def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
-        """Use this map instead of the file; if `loaded` is False, read the file at the next use."""
+        """Use `zones`; if `loaded` is False, the next use reads the zone map from the file."""
         self._zones, self._zones_loaded = zones, loaded
 
     def largest_record(self) -> tuple[int, int]:
@@ -354,8 +354,9 @@ class ClosedSegment(Segment):
     def largest_timestamp(self) -> int:
         """Largest record timestamp, which is the timestamp of the last time index entry.
 
-        If damage hides records, the result is the largest possible value. With this value, a search
-        by time reaches the damage and raises an error instead of skipping the damage.
+        If damage hides records, the largest timestamp is unknown, and the result is the largest
+        possible value. With this value, a search by time reaches the damage and raises an error
+        instead of skipping the damage.
         """
         largest = self._largest_timestamp
         if largest is None:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 HISTORY_FILE: Final = "compaction-history"
 HISTORY_VERSION: Final = 0
 
-# Oldest exact time in ms if no record was ever removed, so that tables as of all times are exact.
+# Value of the oldest exact time in ms if no record was ever removed: the tables as of all times are
+# exact.
 ALWAYS_MS: Final = 0
 
 _HEAD_FIELDS: Final = 4
@@ -49,17 +50,17 @@ class CompactionHistory(NamedTuple):
     """Summary of all cleanings of a partition so far.
 
     Attributes:
-        end_offset: Only records below this offset were ever removed. Removed records were
-            superseded by a record below this offset, or were expired tombstones and markers,
-            records of aborted transactions, or records of erased keys.
+        end_offset: Only records below this offset were ever removed. Each removed record was
+            superseded by a record below this offset, was an expired tombstone or marker, or
+            belonged to an aborted transaction or to an erased key.
         record_exact_ms: Oldest record time in ms as of which a table is exact; 0 if no record was
             removed, -1 if unknown.
         append_exact_ms: Oldest append time in ms as of which a table is exact; 0 if no record was
             removed, -1 if unknown.
         run_ms: Wall time of the last cleaning, in ms.
         horizons_ms: Times in ms, ascending, from which remaining tombstones may be removed.
-        segments: Pairs of base offset and size: for each log file below `end_offset`, every size
-            that it may have, before or after the last swap.
+        segments: Pairs (base offset, size) for the log files below `end_offset`. Each log file has
+            a pair for each size that it may have, before or after the last swap.
     """
 
     end_offset: int

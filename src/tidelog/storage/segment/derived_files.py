@@ -46,7 +46,7 @@ class IndexBuilder:
         self.max_timestamp_offset = base_offset
 
     def add(self, batch: Batch, position: int) -> None:
-        """Add the next batch, at `position`; `offset_order` must have checked its offsets.
+        """Add the batch at `position`; the caller has checked its offsets with `offset_order`.
 
         An index stores a position in 31 bits. Batches at larger positions get no entry. A scan from
         the last entry finds such batches.
@@ -135,7 +135,8 @@ def load_indexes(
         base_offset: The segment's base offset.
         mapped: Whether the files are mapped. Files that are not mapped are read, and may have a
             tail of zeros.
-        log_size: Size of the log file in bytes. None if the file may grow; the size is then read.
+        log_size: Size of the log file in bytes. If it is
+            None, the file may grow, and its current size is read.
         on_evict: Called when the map of an index is evicted from the cache, to drop the index.
     """
     get_map = context.maps.get if on_evict is None else partial(context.maps.get, on_evict=on_evict)

@@ -11,8 +11,8 @@ before the gap. If a directory has neither `tidelog-topics.json` nor Kafka's che
 of a gap is unknown, and the gap is not treated as a loss. An example is a copy of a single
 partition.
 
-A derived file doesn't show whether a gap is a loss, because a file that was built after the loss
-ends where the log ends. A zone map can only prove that the segment still has its last offset.
+An index or a zone map can't show whether a gap is a loss: if it was built after the loss, it ends
+where the log ends. A zone map can only prove that the segment still has its last offset.
 
 Only `Losses`, which searches use, holds state.
 """
@@ -62,8 +62,8 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
     """Return the offsets missing at a finished segment's end, if they are lost.
 
     Return None if nothing is lost. Also return None if damage hides the segment's end: reads raise
-    an error at this damage. The segment stores a result of None, so that the next call reads no
-    file.
+    an error at this damage. If nothing is lost, the segment stores this result, so that the next
+    call reads no file.
 
     Raises:
         OSError: The disk failed.
@@ -84,8 +84,8 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
 class Losses:
     """Lost offsets of a log's finished segments; each segment is checked once.
 
-    Segments of the tier are skipped. The tier's manifest has their end offsets, so reads of these
-    segments report missing offsets.
+    Segments that only the tier has are skipped. Reads of these segments report missing offsets
+    themselves, because the tier's manifest has the segments' end offsets.
 
     Attributes:
         checked: Number of segments that were checked.

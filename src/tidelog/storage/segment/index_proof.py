@@ -10,10 +10,10 @@ are rebuilt in memory.
 An index file is checked when it is loaded: first the order and bounds of its entries
 (`derived_files`), then the checksum that a zone map stores for the file. If there is no such
 checksum, the last entries are checked instead. The last offset index entry must point to a batch
-whose last offset is not greater than the entry's offset. No batch after the last time index entry
-may have a later time than this entry. These checks detect an index that was truncated, belongs to
-an older log, or ends in zeros. A wrong index would hide records from searches, and retention would
-delete these records too early. `tidelog doctor` checks every entry.
+whose last offset is not greater than the entry's offset. No batch after the batch of the last time
+index entry may have a larger timestamp than this entry. These checks detect an index that was
+truncated, belongs to an older log, or ends in zeros. A wrong index would hide records from
+searches, and retention would delete these records too early. `tidelog doctor` checks every entry.
 
 Holds no state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
 KAFKA-10207, KAFKA-19200.
@@ -59,9 +59,9 @@ def position_floor(segment: Segment, offset: int) -> int:
 def position_before(segment: Segment, offset: int) -> int:
     """Return the position of a batch that is proven to end before `offset`, else 0.
 
-    A reader of `offset` begins at this position. From this position a reader reads at least one
-    batch before the batch with `offset`. So the order of offsets shows whether the base offset of
-    the batch with `offset` is right.
+    A reader of `offset` that begins at this position reads at least one batch before the batch with
+    `offset`. So the order of offsets shows whether the base offset of the batch with `offset` is
+    right.
     """
     return position_floor(segment, offset - 1)
 
@@ -82,8 +82,8 @@ def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
 def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
     """Return position and base offset of the first batch whose last offset is `offset` or more.
 
-    Returns the segment's size and end offset if there is no such batch. If `offset` is at or before
-    the segment's base offset, returns 0 and the base offset without reading a batch.
+    If the segment has no such batch, returns the segment's size and end offset. If `offset` is at
+    or before the segment's base offset, returns 0 and the base offset without reading a batch.
     """
     if offset <= segment.base_offset:
         return 0, segment.base_offset
@@ -203,7 +203,8 @@ def _last_offset_problem(segment: Segment, index: OffsetIndex) -> str | None:
     if not index.entry_count:
         return None
     offset, position = index.entry(index.entry_count - 1)
-    # Old brokers wrote one entry for an append of several batches.
+    # Old brokers wrote one entry for an append of several batches: the last batch's offset, and the
+    # first batch's position.
     batch_last_offset = batch_at(segment.view(position, position + HEADER_SIZE))
     if batch_last_offset is not None and segment.base_offset <= batch_last_offset <= offset:
         return None

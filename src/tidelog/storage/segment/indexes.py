@@ -39,17 +39,17 @@ DEFAULT_INDEX_BYTES: Final = 10_485_760
 _FIRST_CAPACITY: Final = 4096
 
 # Maximum number of interpolation probes. Offsets and times mostly grow evenly, so interpolation
-# usually finds a slot in 2 or 3 probes. If interpolation needs more probes, bisection limits the
-# number of further probes.
+# usually finds a slot in 2 or 3 probes. If more probes are needed, the search continues by
+# bisection, which limits their number.
 _PROPORTIONAL_PROBES: Final = 4
 
 
 def used_size(data: Buffer, entry_size: int) -> int:
-    """Return the size of `data` without its tail of all-zero entries, in whole entries.
+    """Return the size of the whole entries in `data`, without a tail of all-zero entries.
 
-    The keys of both indexes strictly increase, so only the first entry can be valid and consist of
-    zeros. If the file has only one entry, this entry is kept. If a tail of zeros follows, a first
-    entry of zeros counts as part of the tail, because an index with only this entry has no more
+    The keys of both indexes strictly increase, so at most the first entry can validly consist of
+    zeros. If such an entry is the file's only entry, it is kept. If a tail of zeros follows the
+    entry, it counts as part of the tail, because an index with only this entry has no more
     information than an empty index. If an entry of zeros is between nonzero entries, the result may
     be the end of any nonzero entry; `check` detects such an index.
     """
@@ -91,7 +91,8 @@ class Index:
             base_offset: The segment's base offset.
             data: The file's bytes. A tail of zeros or a tail that is shorter than an entry is left
                 out.
-            size_limit: `segment.index.bytes`. Only a whole number of entries is used.
+            size_limit: `segment.index.bytes`. The size is rounded down to a multiple of the entry
+                size.
         """
         self.base_offset = base_offset
         self.size_bytes = used_size(data, self.ENTRY_SIZE)

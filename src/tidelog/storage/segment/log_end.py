@@ -131,8 +131,8 @@ def batch_problem(
     """Return why a batch can't belong to a segment, None if it can.
 
     This function checks the batch's checksum, the order of offsets (`offset_order`), and that the
-    offsets fit into the segment. In contrast, `offset_order.in_order` checks only the order of
-    offsets, for the batches of a whole file.
+    offsets fit into the segment. `offset_order.in_order` checks less: only the order of offsets in
+    a whole file.
 
     Args:
         batch: The batch.
@@ -209,7 +209,8 @@ def _is_legacy(file: File, position: int, magic: int, length: int) -> bool:
     return at == end
 
 
-# Empty file; it marks a log in which offsets are missing before a batch copied from a leader.
+# Name of an empty file, which marks a log that has gaps because its batches were copied from a
+# leader whose log has these gaps.
 COPIED_GAPS_FILE: Final = "tidelog-copied-gaps"
 
 
@@ -310,7 +311,7 @@ def find_damage(
     *,
     jump_is_proven: bool = False,
 ) -> Damage | None:
-    """Return the damage after a log file's sound part if the log provably had more records.
+    """Return the damage after a log file's sound part if the log provably continued after it.
 
     Args:
         file: The log file.
@@ -319,7 +320,7 @@ def find_damage(
         sound_part: Sound part of the file after a complete scan.
         recorded: Recorded end of the log.
         jump_is_proven: Whether an index entry, an append-time row or a compaction proves the
-            offsets of the last batch. Only used if this batch follows a gap.
+            offsets of the last batch. Only used if offsets are missing before this batch.
 
     Returns:
         The damage. None if the bytes after the sound part may be an unfinished write.
@@ -375,7 +376,7 @@ def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
 
 
 def _batch_with_right_checksum(file: File, position: int, size: int) -> Batch | None:
-    """Return the whole batch at a position if its checksum is right; ignore offsets and magic.
+    """Return the batch at a position if its checksum is right; its offsets and magic may be wrong.
 
     The checksum of magic 2 does not cover the magic, so each magic is tried until the checksum is
     right. Return None if no magic fits.

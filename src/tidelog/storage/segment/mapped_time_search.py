@@ -54,8 +54,8 @@ PARTS_MAX: Final = 16_384
 PIECE_BYTES: Final = 1 << 18
 
 # Size in bytes of the first piece, which nearly always contains the result. A first piece has room
-# for two batches of 16 KB (the default size of producers). It is smaller than the operating
-# system's read-ahead.
+# for two batches of the producers' default size (16 KB). It is smaller than the operating system's
+# read-ahead.
 FIRST_PIECE_BYTES: Final = 40 << 10
 
 PROVEN_MAX: Final = 16_384
@@ -191,7 +191,7 @@ class KernelSearch:
             if self._unmapped_searches >= SEARCHES_PER_MAP:
                 self._unmapped_searches, self._active = 0, None
                 largest, size = segment.largest_timestamp, segment.size_bytes
-                with suppress(OSError):  # reading in pieces raises the error again, or succeeds
+                with suppress(OSError):  # reading in pieces succeeds, or raises the error again
                     log = segment.context.env.files.map(segment.log_path, size)
                     self._active = _part_of(segment, log, largest, is_whole=False)
             return None
@@ -247,7 +247,7 @@ class KernelSearch:
         position = position_floor(segment, max(offset, floor_offset))
         if len(self._proven) >= PROVEN_MAX:
             self._proven.clear()
-        # The calls above have rebuilt wrong indexes, so the entries are read again.
+        # The calls above may have rebuilt a wrong index, so the entries are read again.
         self._proven.add((segment.log_path, *_entries(segment, target, floor_offset)))
         return position
 
@@ -255,7 +255,7 @@ class KernelSearch:
 def _sees_behind(piece: Bytes, at: int) -> bool:
     """Return whether a piece also has the header that follows the batch at `at`.
 
-    The search needs this header, which may show that an offset of the batch is wrong.
+    This header may show that an offset of the batch at `at` is wrong.
     """
     size = LOG_OVERHEAD + int.from_bytes(piece[at + LENGTH_AT : at + LOG_OVERHEAD].tobytes())
     return at + size + HEADER_SIZE <= len(piece)
@@ -322,8 +322,8 @@ def _search_compressed(
         if isinstance(error, StreamTooLong) and not may_block:
             raise ColdRead from None
         return NEED_PLAIN, -1, -1
-    # The kernel searches the records as an uncompressed batch. Its header differs only in length
-    # and codec.
+    # The kernel searches the records as an uncompressed batch. This batch's header differs from the
+    # original header only in length and codec.
     image = bytearray(batch.view[:HEADER_SIZE])
     LENGTH.pack_into(image, LENGTH_AT, BATCH_LENGTH_MIN + len(body))
     image[ATTRIBUTES_AT + 1] &= ~CODEC_MASK

@@ -2,8 +2,8 @@
 
 Three passes delete segments: first the segments below the log start, then segments over
 `retention.bytes`, then segments over `retention.ms`. Each pass begins at the oldest remaining
-segment and ends at the first segment that it keeps. A segment with offsets at or above the high
-watermark and an empty active segment are never deleted.
+segment and ends at the first segment that it keeps. Retention never deletes an empty active segment
+or a segment with offsets at or above the high watermark.
 
 The third pass deletes a segment if its newest record is older than `retention.ms`.
 `tidelog.retention.clock` selects the time of a record:
@@ -104,8 +104,8 @@ class SegmentTimes(NamedTuple):
         mtime_ms: Modification time of the log file.
         now_ms: Time of this check; no record was appended later.
         largest_at: Last offset of the batch with `largest_timestamp`, -1 if it was not looked up.
-        largest_append_ms: Latest time at which the record with the largest known append time can
-            have arrived; -1 if no append time is known.
+        largest_append_ms: Upper bound of the arrival time of the record with the largest known
+            append time; -1 if no append time is known.
         append_slack_ms: Maximum time by which an append may be later than its stored time. The
             stored time is rounded down to `tidelog.append.time.granularity.ms`. `largest_append_ms`
             already includes this difference.
@@ -153,8 +153,8 @@ class SegmentFacts(NamedTuple):
     Attributes:
         base_offset: The segment's base offset.
         size_bytes: Size of the segment's log file.
-        times: Returns the segment's times. This function is called only if the third pass reaches
-            the segment, because the times may have to be read.
+        times: Returns the segment's times. This function may have to read files, so it is called
+            only if the third pass reaches the segment.
     """
 
     base_offset: int

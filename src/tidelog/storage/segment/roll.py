@@ -67,8 +67,8 @@ class SegmentNote(NamedTuple):
     seen_ms: int
 
 
-# Not frozen, because an instance is created for each append that needs `should_roll`, and creating
-# a frozen instance takes three times as long.
+# Not frozen: an instance is created for each append that calls `should_roll`, and a frozen instance
+# takes three times as long to create.
 @dataclass(slots=True, kw_only=True, eq=False)
 class RollFacts:
     """The active segment and a validated append.
@@ -128,9 +128,9 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# Number of most recent rolls that are examined. These rolls are a storm if they happened within the
-# window, most of them for the same reason, and if the rolled segments are on average filled to less
-# than 1 / SMALL_PART.
+# Number of most recent rolls that are examined. These rolls are a storm if they meet three
+# conditions: they happened within the window, most of them have the same reason, and the rolled
+# segments are on average filled to less than 1 / SMALL_PART.
 STORM_ROLLS: Final = 10
 
 STORM_WINDOW_MS: Final = 3_600_000

@@ -85,8 +85,8 @@ class SegmentContext:
             visible, the current name is its staged name. For a file that the commit has removed,
             the current name ends with `.removed`. For a file that was renamed to its `.deleted`
             name, the current name is this name.
-        recorded_end: Returns, for readers, the end of the log that the directory's checkpoints
-            record. If the argument is true, the checkpoints are read again.
+        recorded_end: Function for readers; returns the end of the log that the directory's
+            checkpoints record. If its argument is true, the function reads the checkpoints again.
     """
 
     env: Env
@@ -107,7 +107,7 @@ class SegmentContext:
         is_removed = staged is not None and staged.endswith(_REMOVED_SUFFIXES)
         if is_removed or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
             return f"{self.directory}/{staged}"
-        return f"{self.directory}/{name}"  # the writer has meanwhile renamed the staged file
+        return f"{self.directory}/{name}"  # the writer has renamed the staged file by now
 
     def forget_files(self) -> None:
         """Drop handles and maps of the partition's files, whose names may now mean other files."""
@@ -116,7 +116,7 @@ class SegmentContext:
 
 
 def _ignore(_line: str) -> None:
-    """Drop reports, for the context of one task whose caller reports damage itself."""
+    """Ignore a report; for the context of a task whose caller reports damage itself."""
 
 
 @contextmanager
@@ -455,7 +455,7 @@ class Segment(ABC):
 
     @abstractmethod
     def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
-        """Use this map instead of the file; if `loaded` is False, read the file at the next use."""
+        """Use `zones`; if `loaded` is False, the next use reads the zone map from the file."""
 
     @abstractmethod
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
@@ -531,7 +531,8 @@ def iterate_batches(
     if not segment.is_mapped:
         batches = segment.walk_file(start, end)
     else:
-        # Use the size of the map, because the writer may have replaced the file by a shorter file.
+        # Use the map's size as the end, because the writer may have replaced the file by a shorter
+        # file.
         view = segment.view(start, end)
         batches, end = _walk_map(segment, start, view), start + len(view)
     yield from in_segment(segment, batches, start, end, end_offset=end_offset)
@@ -545,10 +546,10 @@ def in_segment(
     *,
     end_offset: int | None = None,
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield the given batches of bytes [start, end) of a segment after the checks of their offsets.
+    """Check the offsets of a segment's batches in bytes [start, end), and yield the batches.
 
-    `batches` are the batches with their positions. The other arguments and the errors are those of
-    `iterate_batches`.
+    `batches` yields these batches with their positions. `iterate_batches` describes the other
+    arguments and the errors.
     """
     next_offset = segment.base_offset
     if end_offset is None:
@@ -568,10 +569,10 @@ def in_segment(
 
 
 def holds_to(segment: Segment, end: int) -> bool:
-    """Return whether a segment's bytes before a position are known to be whole batches.
+    """Return whether the first `end` bytes of a segment are known to be whole batches.
 
-    When the size of a growing segment was read, the segment consisted of whole batches, but it may
-    have been truncated since.
+    A growing segment consisted of whole batches when its size was read, but may have been truncated
+    since.
     """
     return segment.has_known_end or end <= min(segment.size_bytes, segment.stat().size)
 

@@ -1,11 +1,11 @@
 """The file `segment-notes`: why and when each segment was rolled, and when its records arrived.
 
-If another program wrote a segment, the note has the time when tidelog first saw the segment, or the
-modification time that the log file had then, if this was earlier (it can also be in the future).
-The modification time alone is not enough, because copying the file changes it. The file of notes is
-primary data, which can't be rebuilt. Without the file the reasons are unknown, and modification
-times are used. Retention, `tidelog why` and recovery (which looks for lost ends of segments) use
-the file.
+If another program wrote a segment, the note has the earlier of two times: the time when tidelog
+first saw the segment, and the modification time that the log file had then. A modification time can
+also be in the future. The modification time alone is not enough, because a copy of the file gets a
+new modification time. The file of notes is primary data, which can't be rebuilt. Without the file
+the reasons are unknown, and modification times are used. Retention, `tidelog why` and recovery
+(which looks for lost ends of segments) use the file.
 
 Text: the version, then a line for each note, oldest first. A later line replaces an earlier line of
 the same segment, so a roll only appends one line. A line ends with the CRC-32C of the line's text
@@ -137,7 +137,8 @@ def has_notes(fs: FileSystem, directory: str) -> bool:
 def begin_notes(fs: FileSystem, directory: str) -> None:
     """Create an empty file of notes if there is no file, durably.
 
-    With this file, recovery expects that a note explains each gap between segments.
+    If this file exists, recovery treats a gap between segments as a loss unless a note explains the
+    gap.
 
     Raises:
         OSError: The disk failed.
@@ -279,8 +280,8 @@ class NoteKeeper:
         Args:
             segments: All segments of the log, the active one last.
             was_clean: Whether the log was closed cleanly. After a hard stop, the modification time
-                of the active segment's file may be before the last append, so the current time is
-                noted instead.
+                of the active segment's file may be earlier than the last append, so the note gets
+                the current time instead.
 
         Raises:
             OSError: The disk failed.
@@ -308,7 +309,7 @@ class NoteKeeper:
         return note is not None and note.end_offset == segment.end_offset
 
     def _is_proven(self, segment: Segment) -> bool:
-        """Return whether the segment's note has the segment's end offset and last batch."""
+        """Return whether the segment's note matches the segment's end offset and last batch."""
         base = segment.base_offset
         if not self._is_noted(segment):
             return False
@@ -454,8 +455,8 @@ def last_fingerprint(segment: Segment) -> int:
 
     Return 0 if the segment has no batch or if damage hides the last batch.
 
-    Unlike `append_time_trust.fingerprint`, this fingerprint does not use the batch's base offset. A
-    wrapper of an old format would have to be decompressed to find its base offset.
+    Unlike `append_time_trust.fingerprint`, this fingerprint does not use the batch's base offset.
+    For a wrapper of an old format, the base offset is known only after decompression.
     """
     last = last_batch(segment) if segment.last_batch is None else segment.last_batch
     if last is None:

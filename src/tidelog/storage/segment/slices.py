@@ -81,8 +81,8 @@ class LogSlice(NamedTuple):
             if before is not None and _starts_behind(batch, self.start_offset + 1):
                 ensure_sum(self.segment, *before)
             before = None
-            # A wrapper is not decompressed to find its first offset, because its records are
-            # filtered anyway.
+            # A wrapper is not decompressed to find its first offset, because a later step filters
+            # its records by offset anyway.
             if _starts_behind(batch, self.end_offset):
                 return
             yield position, batch
@@ -173,9 +173,9 @@ def ensure_there(segment: Segment, end: int) -> None:
 class AbortedFilter:
     """Filter of batches that belong to aborted transactions.
 
-    The filter drops a batch if the batch's producer began a transaction at or before the batch, and
-    if a marker after the batch aborted this transaction. The filter keeps no state between batches,
-    so the splits of a partition can be filtered independently.
+    The filter drops a batch if it lies between the first offset of an aborted transaction of its
+    producer and this transaction's abort marker. The filter keeps no state between batches, so the
+    splits of a partition can be filtered independently.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:

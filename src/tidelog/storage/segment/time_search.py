@@ -3,14 +3,14 @@
 This module searches the whole log. This module also has a search inside one segment, in plain
 Python. `mapped_time_search` has a faster search with kernels.
 
-A search by record time has these steps. Bisection of the segments' running maxima gives the first
-segment that can have a match. This segment's time index gives the batch to start at. Batches are
-skipped as long as the largest timestamp in their headers is too small. The first batch whose header
-has a large enough timestamp is opened. A flipped bit in the header of a skipped batch could hide a
-match, so the checksums of skipped batches are verified, up to `PASSED_BYTES` in all. The batch that
-a time index entry names needs no such check, because its header was compared with the entry. If all
-matches of a segment are below the log start, the search continues with the next segment. Kafka
-returns "not found" in this case.
+A search by record time has these steps. First, a bisection over the largest timestamp up to each
+segment gives the first segment that can have a match. This segment's time index gives the batch to
+start at. Batches are skipped as long as the largest timestamp in their headers is too small. The
+first batch whose header has a large enough timestamp is opened. A flipped bit in the header of a
+skipped batch could hide a match, so the checksums of skipped batches are verified, up to
+`PASSED_BYTES` in all. The batch that a time index entry names needs no such check, because its
+header was compared with the entry. If all matches of a segment are below the log start, the search
+continues with the next segment. Kafka returns "not found" in this case.
 
 A search by append time usually opens no batch. Known append times never decrease, so the result is
 the start of a run of equal times. A batch is opened only if compaction has removed some of its
@@ -241,7 +241,7 @@ class TimeSearch:
         """
         losses = NO_LOSSES if steps_over_losses else self._losses
         if clock is ClockName.APPEND:
-            for segment in reversed(segments):  # newest first, because append times never decrease
+            for segment in reversed(segments):  # the last known append time is the largest
                 last_ms = _append_times_of(segment, may_block=may_block).last_known_ms
                 if last_ms is not None:
                     return self._find_appended(segments, last_ms, floor_offset, losses, may_block)
