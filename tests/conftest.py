@@ -28,11 +28,11 @@ from tests.worlds.waiting import until_kernels_loaded
 
 from tidelog.garbage import collection_paused, take_as_old
 
-# Fixtures for all folders; each process starts one JVM with Kafka's classes.
+# Fixtures for the tests of all folders. Each test process starts one JVM with Kafka's classes.
 __all__ = ["kafka_jars", "kafka_oracle", "quick_path"]
 
-# No deadlines: on two shared cores slow examples would exceed any deadline by chance.
-# pytest-timeout ends tests that hang.
+# Examples have no deadline, because on two shared cores slow examples would exceed any deadline by
+# chance. pytest-timeout ends tests that hang.
 settings.register_profile(
     "quick",
     max_examples=50,
@@ -78,7 +78,7 @@ def _profile(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Pause the garbage collector while tests are collected: it would rescan a million objects."""
+    """Pause the garbage collector while pytest collects tests; it would scan a million objects."""
     with collection_paused():
         result = yield
         take_as_old()
@@ -105,7 +105,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Fetch Apache Kafka's jars if required, before any test's time limit runs.
+    """Fetch Apache Kafka's jars if required, so that no test's time limit includes the download.
 
     If fetching fails, the tests that need the jars report it. Before a run in several processes,
     also create archives of Java's classes, once per checkout.
@@ -133,7 +133,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _may_leave_open(item: pytest.Item) -> bool:
-    """Whether the test's libraries (Spark, Jupyter) may leave sockets open."""
+    """Whether the test uses a library (Spark, Jupyter) that may leave sockets open."""
     marks = item.iter_markers("filterwarnings")
     return any("ResourceWarning" in str(given) for mark in marks for given in mark.args)
 

@@ -151,8 +151,8 @@ class OffsetAndTimestamp(NamedTuple):
         timestamp: Time of the record in ms on the clock of the search.
         leader_epoch: Leader epoch of the record's batch, None if unknown.
         without_time: On the append clock, the number of earlier records whose append time is
-            unknown; each of these records may be an earlier match. None if the number is unknown,
-            as from a Kafka broker. 0 on the record clock.
+            unknown; each of these records may be an earlier match. None if the broker does not
+            report this number, as with a Kafka broker. On the record clock, 0.
     """
 
     offset: int
@@ -168,7 +168,7 @@ class TimeMatch(NamedTuple):
         hit: The first record at the requested time or later; None if there is none.
         without_time: On the append clock, the number of records before `hit` whose append time is
             unknown; if `hit` is None, the number of all such records. None if the brokers don't
-            report the number. 0 on the record clock.
+            report this number. On the record clock, 0.
     """
 
     hit: OffsetAndTimestamp | None
@@ -179,8 +179,8 @@ class TimeSpan(NamedTuple):
     """Smallest and largest known time of a partition's records on one clock, in ms.
 
     Attributes:
-        first_ms: Smallest known time; None if it is unknown, or if no record has a time.
-        last_ms: Largest known time; None if it is unknown, or if no record has a time.
+        first_ms: Smallest known time; None if no record has a time or the time is unknown.
+        last_ms: Largest known time; None if no record has a time or the time is unknown.
     """
 
     first_ms: int | None
@@ -188,11 +188,11 @@ class TimeSpan(NamedTuple):
 
 
 class RecordCount(int):
-    """Number of records in a time range: an int with an attribute for records without a time.
+    """Number of records in a time range: an int with attributes for the records without a time.
 
     Attributes:
-        without_time: Number of records that have no time on the clock, and so are in no range; None
-            if brokers don't report it.
+        without_time: Number of records that have no time on the query's clock, and so are in no
+            range; None if the brokers don't report this number.
         is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.
     """
 
@@ -208,7 +208,7 @@ class RecordCount(int):
         return count
 
     def __repr__(self) -> str:
-        """Return the number as text, and also `without_time` if it is not 0 or may be too small."""
+        """Return the count as text, with `without_time` if that is not 0 or may be too small."""
         if self.without_time == 0 and not self.is_least:
             return int.__repr__(self)
         least = ", is_least=True" if self.is_least else ""
@@ -340,8 +340,8 @@ class NewRecord:
             UTF-8.
         timestamp: Create time in ms, or a datetime with a time zone, which is rounded down to ms.
             None means the log's current time; -1 means that the record has no time.
-        headers: In the producer's order; keys may repeat. Pairs (key, value) and a dict are
-            accepted.
+        headers: Headers in the producer's order; a key may occur several times. Pairs (key, value)
+            and a dict are accepted, too.
 
     Raises:
         InvalidTimestamp: A time, other than -1, is before 1970 or over 2^63-1 ms.
@@ -376,7 +376,7 @@ class NewRecord:
     ) -> Self:
         """Create a record from a log's fields, without checks.
 
-        Any program may have written the record, so its time may be invalid.
+        Another program may have written the record with a time that a new record can't have.
         """
         self, keep = object.__new__(cls), object.__setattr__
         for name, content in zip(

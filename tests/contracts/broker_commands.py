@@ -77,7 +77,7 @@ def only(found: object) -> dict[str, object]:
 
 
 class Commands:
-    """The tests, which the class for each kind of broker inherits."""
+    """Tests of the commands; the test class of each kind of broker inherits them."""
 
     @pytest.mark.parametrize(("retention", "is_noted"), [("3600000", True), ("-1", False)])
     def test_produce_notes_rows_that_retention_deletes(

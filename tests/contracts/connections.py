@@ -68,7 +68,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
 def is_gone(log: RemoteDirectory, name: str) -> bool:
     """Whether the topic is not listed.
 
-    Returns False if the request fails, because a request may fail during a deletion.
+    If the request fails, returns False: a request may fail while the topic is being deleted.
     """
     try:
         return name not in log.topics()

@@ -1,8 +1,8 @@
 """Kernels that find and decode batches give equal results compiled and interpreted on any bytes.
 
 The interpreted run asserts that each read and write of bytes is inside its array
-(`kernels.memory`). If it passes and the results are equal, the compiled run has read nothing
-outside its arrays either.
+(`kernels.memory`). If the interpreted run passes and the compiled run gives equal results, the
+compiled run has read nothing outside its arrays either.
 """
 
 from collections.abc import Callable
@@ -97,7 +97,7 @@ def test_the_walk_stops_at_the_same_position_as_the_plain_walk(data: bytes) -> N
 
 
 def plain_places(data: bytes) -> tuple[list[int], int | None]:
-    """Return the positions of the batches that the plain walk accepts, and of a refused batch."""
+    """Return the positions of batches that the plain walk accepts, and that of a refused batch."""
     places: list[int] = []
     try:
         places.extend(batch.at for batch in walk(data))
@@ -217,7 +217,7 @@ def empty_columns(
     *,
     has_all: bool = True,
 ) -> Columns:
-    """Return columns for `rows` rows, with `capacity` bytes for keys and as many for values."""
+    """Return columns for `rows` rows, with `capacity` bytes each for keys and for values."""
     some = rows if has_all else 0
     return Columns(
         offsets=guarded.array(rows, np.int64),
@@ -293,7 +293,7 @@ def test_decoder_is_equal_compiled_and_interpreted(
 
 @given(data=damaged_logs(), start=st.integers(0, 50), size=st.integers(0, 4000))
 def test_sums_are_those_of_the_plain_path(data: bytes, start: int, size: int) -> None:
-    """The checksum covers spans whose lengths need long and short runs, words and single bytes."""
+    """The kernel sums spans by long runs, short runs, words and bytes, depending on the length."""
     noise = frozen((data * (1 + 4100 // max(len(data), 1)))[:4100] or bytes(4100))
     batch = np.zeros((1, layout.BATCH_FIELDS), np.int64)
     batch[0, layout.MAGIC] = MAGIC_2

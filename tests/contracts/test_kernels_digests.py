@@ -275,7 +275,7 @@ def test_with_any_division_the_rows_are_those_of_the_records(
     edges = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
     reducer = Reducer(np.array(SEEDS, np.int64), 3, 1_000, tables.append, rows_max=rows_max)
     for start, end in pairwise(edges):
-        # The arrays of a slice may begin inside Arrow's buffers.
+        # The arrays of a slice can begin in the middle of Arrow's buffers, not only at their start.
         reducer.add(arrow_batch(records).slice(start, end - start))
     reducer.finish()
     assert all(len(table) <= rows_max for table in tables)
@@ -296,7 +296,7 @@ def test_with_any_division_the_rows_are_those_of_the_records(
 
 
 def test_a_table_of_many_keys_is_handed_out_whole() -> None:
-    """With so many keys the table's index has grown, and the table is copied in parts."""
+    """With 40,000 keys the table has enlarged its index, and is copied in parts."""
     count, tables = 40_000, list[Longs]()
     reducer = Reducer(np.array(SEEDS, np.int64), 5, 1_000, tables.append)
     reducer.add(arrow_batch([(b"%d" % (at % count), b"", at) for at in range(count + 9)]))
@@ -346,7 +346,7 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
 
 @given(hashes=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 2)), max_size=40))
 def test_a_table_finds_exactly_its_keys(hashes: list[tuple[int, int]]) -> None:
-    """Hashes have few values, so that slots collide and different keys have equal first words."""
+    """The hashes have few values, so that slots collide and some hashes differ only in one word."""
     rows = np.zeros((len(hashes), key_rows.FIELDS), np.int64)
     for at, words in enumerate(hashes):
         rows[at, :2] = words

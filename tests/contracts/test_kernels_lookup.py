@@ -35,7 +35,7 @@ Segment = tuple[bytes, bytes, bytes]
 
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
-    """Draw a log with out-of-order times and gaps, and indexes with entries for some batches."""
+    """Draw a log with gaps and out-of-order times, and indexes that list some of its batches."""
     log, index, time_index = bytearray(), bytearray(), bytearray()
     offset, largest = BASE_OFFSET, -1
     for _ in range(draw(st.integers(0, 8))):

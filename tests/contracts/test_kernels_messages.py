@@ -1,4 +1,4 @@
-"""Kernels over messages of magic 0 and 1 give the results of the plain code, also for damage."""
+"""Kernels over messages of magic 0 and 1, also damaged ones, give the results of the plain code."""
 
 import zlib
 

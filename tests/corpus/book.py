@@ -1,4 +1,4 @@
-"""The book of the corpus: entries, and the files that store them.
+"""Entries of the corpus, and the files that store them.
 
 An entry is a name and a text. `kept/PART/PAGE.txt` stores the entries `PART/PAGE/...`, sorted by
 name, each below a heading line `=== NAME`. The pages of a part with more than 1 MB of text are
@@ -18,14 +18,14 @@ PLAIN_MAX_BYTES: Final = 1_000_000
 
 _NAME: Final = re.compile(r"[a-z]+/[a-z0-9_-]+(/[A-Za-z0-9_.,:=@~+-]+)+")
 _HEADING: Final = "=== "
-# If a line of a text looks like a heading, or like an escaped heading, it is stored with a
-# backslash before it.
+# A line of a text that begins like a heading, or with a backslash, is stored with a backslash
+# before it.
 _ESCAPED: Final = ("=== ", "\\")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
-    """One behavior and its text.
+    """One recorded behavior: a name and a text.
 
     Attributes:
         name: `part/page/...`, such as `commands/read/json`.

@@ -1,4 +1,4 @@
-"""Differences between the kept entries and a replay, in readable form."""
+"""Compares the stored entries of the corpus with a replay; formats the differences."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,7 @@ def differences(kept: Mapping[str, Entry], now: Mapping[str, Entry]) -> list[Dif
 def report(found: list[Difference], *, whole: bool = False) -> Iterator[str]:
     """Yield lines: the first differences with diffs, then the names and kinds of the others.
 
-    If `whole`, all differences have complete diffs.
+    If `whole`, each difference is shown with its complete diff.
     """
     for difference in found if whole else found[:DIFFS_MAX]:
         yield from difference.lines(None if whole else DIFF_LINES_MAX)

@@ -1,8 +1,8 @@
-"""The still world of a part: time and randomness change only when the part changes them.
+"""Stopped clocks and fixed random numbers of a part: they change only when the part changes them.
 
 This module replaces the clocks and random numbers of Python itself before tidelog is imported. So
 it also applies to code without an `Env` argument, such as the command line and defaults, but not to
-a `ManualClock`. Wall time and the monotonic clock of tidelog stop together; `time.monotonic`, by
+a `ManualClock`. Tidelog's wall clock and its monotonic clock are both stopped. `time.monotonic`, by
 which event loops and libraries wait, keeps running.
 """
 

@@ -340,7 +340,7 @@ class Fields(NamedTuple):
         return value
 
     def check_version(self, newest: int, name: str) -> None:
-        """Raise UnsupportedVersion if a later release wrote the object; `name` is in the message.
+        """Raise UnsupportedVersion if a later release wrote the object; `name` is used in errors.
 
         Raise CorruptFile if the object has no valid version.
         """

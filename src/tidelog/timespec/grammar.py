@@ -148,7 +148,7 @@ def parse_point(
 
 
 def _about(text: str, error: InvalidTime) -> InvalidTime:
-    """Return an error that quotes the whole text, and also the part that is wrong."""
+    """Return an error that quotes the whole text, and the wrong part of it."""
     shortened = text[:TEXT_LIMIT]
     whole = error.text in (text.strip(), shortened)
     reason = error.reason if whole else f"in {error.text!r}: {error.reason}"
@@ -183,8 +183,8 @@ def parse_sides(
 ) -> tuple[int, int]:
     """Parse a time range whose start and end are separate texts.
 
-    Unlike in `A..B`, a zone in one text does not apply to the other. An end that is a time of day
-    alone gets the date and the zone of the start.
+    A zone in one text does not apply to the other text, unlike in a range `A..B` in one text. If
+    the end is a time of day alone, it gets the date and the zone of the start.
 
     Args:
         start: The start, inclusive; empty without a bound.
@@ -231,8 +231,8 @@ def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int,
 def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
     """Parse a range without `..`.
 
-    A date, month or year alone means the whole day, month or year. A time before now (`-6h`, `2h
-    ago`) becomes the range from that time to now, including now.
+    A date, month or year alone means the whole day, month or year. A length before now (`-6h`, `2h
+    ago`) means the range from that time to now, inclusive.
     """
     try:
         moment = read_year(text) or read_moment(text, now_ms)
@@ -302,7 +302,7 @@ def _resolved(
 
 
 def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Moment | None:
-    """Return the end; an end that is a time of day alone gets the date and zone of the start.
+    """Return the end, with the date and zone of the start if it is a time of day alone.
 
     An example is `2013-02-08 12:00..13:00`. If the text of the end names a zone, that zone applies
     to the end.

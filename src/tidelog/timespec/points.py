@@ -210,8 +210,8 @@ def _epoch_ns(text: str, number: re.Match[str]) -> int:
 def _check_size(text: str, number: int) -> None:
     """Raise InvalidTime for a bare number that is more likely a date or a time in s, us or ns.
 
-    Numbers below 1e8 that don't look like a date are accepted as ms. They don't look like a time in
-    another unit, and synthetic logs often have such small times.
+    Numbers below 1e8 that don't look like a date are accepted as ms, because they don't look like a
+    time in another unit, and synthetic logs often have such small times.
     """
     if _COMPACT_DATE.fullmatch(text):
         date = f"{text[:4]}-{text[4:6]}-{text[6:]}"

@@ -29,7 +29,7 @@ _SETTINGS = {"secured": made.SECURED, "standby": served.LEADER}
 
 
 def answers(name: str, folder: Path) -> Iterator[Answer]:
-    """Yield all results by name; the last steps change the directory."""
+    """Yield all results, each with its name; the last steps change the directory."""
     yield from facts(folder)
     for topic in _topics():
         rows = [line for word in ("describe", "why") for line in _said(word, topic)]

@@ -1,4 +1,4 @@
-"""Directories as archives, and one fixed path for directories that contain their own path."""
+"""Archives of directories; one fixed path, for directories whose files contain their path."""
 
 import fcntl
 import io
@@ -14,7 +14,8 @@ HERE: Final = Path(__file__).parent
 # archive in use, so this path is the same in every run.
 PLACE: Final = Path("/tmp/tidelog-corpus-before")
 _SUFFIX: Final = ".tar.xz"
-# File that contains the time, in the still world, at which the directory was finished.
+# File with the time, by the stopped clock of `tests.corpus.still`, at which the directory was
+# finished.
 NOW_FILE: Final = "now-ms"
 
 

@@ -1,11 +1,11 @@
-"""Creates the directories in the still world: each in its own folder, with its topics in `data`.
+"""Creates the directories with stopped clocks, each in its own folder with its topics in `data`.
 
 | directory | content |
 |---|---|
 | log | topics of all kinds, see `tests.corpus.logs`; both clocks, late records, groups |
 | compacted | a topic compacted by offset, with tombstones; another by record time |
-| tiered | segments in a store (`store`), local copies gone |
-| transactional | committed, aborted and an open transaction, and offsets of groups |
+| tiered | segments in a store (`store`), without local copies |
+| transactional | committed and aborted transactions, an open one, and offsets of groups |
 | secured | users of SCRAM, ACLs, quotas |
 | standby | `data` follows `leader` |
 """
@@ -49,7 +49,7 @@ def make(name: str, folder: Path) -> None:
     still.set_time(still.START_MS)
     folder.mkdir()
     os.chdir(folder)
-    with watched(folder):  # sets the files' times to the time of the still world
+    with watched(folder):  # sets the files' times to the time of the stopped clock
         MAKERS[name](folder)
     (folder / NOW_FILE).write_text(f"{still.now_ms()}\n")
 

@@ -1,7 +1,7 @@
 """Effects of commands on files: both kinds of compaction, tiers, erasure, a standby.
 
-A workload gets a directory of its own, creates `data` in it, and runs command lines in the still
-world. The commands' output is part of the recorded result.
+A workload gets a directory of its own, creates `data` in it, and runs command lines with stopped
+clocks. The commands' output is part of the recorded result.
 """
 
 import os
@@ -55,7 +55,7 @@ def _filled(topic: str, turns: int = 6, **config: str) -> None:
 
 
 def compact(_home: Path, notes: Notes) -> None:
-    """Clean a topic by Kafka's rules, again after appends, and after `delete.retention.ms`."""
+    """Clean a topic by Kafka's rules: once, after more appends, and after `delete.retention.ms`."""
     _filled("t", cleanup_policy="compact", delete_retention_ms=f"{HOUR_MS}")
     _filled("u", cleanup_policy="compact", tidelog_compaction_strategy="timestamp")
     _filled("plain")
@@ -84,7 +84,7 @@ def generations(_home: Path, notes: Notes) -> None:
 
 
 def tier(home: Path, notes: Notes) -> None:
-    """Segments move to a store, local copies are deleted, both tiers expire; records are read."""
+    """Move segments to a store, delete local copies, apply retention to both, and read records."""
     kind = {"remote_storage_enable": "true", "local_retention_bytes": "700"}
     _filled("t", 8, retention_ms=f"{10 * HOUR_MS}", **kind)
     (home / "store").mkdir()

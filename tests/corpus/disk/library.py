@@ -167,7 +167,7 @@ def rolled(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Note
 
 
 def kept(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Retention by size, by time, by both, of the active segment, of compacted topics."""
+    """Apply retention by size, time and both, and to the active segment and compacted topics."""
     config = {
         "size": {"retention.bytes": "1500", "retention.ms": "-1"},
         "exact": {"retention.bytes": "1674", "retention.ms": "-1"},

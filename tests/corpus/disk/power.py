@@ -65,7 +65,7 @@ def told(name: str, state: CrashState) -> str:
 
 
 def calls(state: CrashState) -> list[str]:
-    """Return the calls of the recovery from a crash, and of a clean close."""
+    """Return the calls of the recovery from a crash and of the clean close after it."""
     files, words = _opened(state)
     return [*words, *lines(of_journal(files.journal, ROOT))]
 

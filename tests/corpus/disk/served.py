@@ -133,7 +133,7 @@ def groups(stage: Stage) -> None:
 
 
 def attached(stage: Stage) -> None:
-    """Files staged by another process become segments, by the control channel."""
+    """Attach files that another process has staged, by a request over the control channel."""
     stage.create_topic("t", 1, internal_segment_bytes="900")
     append(stage, "t", batch(stage.clock.now_ms(), _values(0)))
     stage.advance(MINUTE_MS)

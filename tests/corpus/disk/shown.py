@@ -1,4 +1,4 @@
-"""Files as text: size, digest, few bytes in full, and the output of `tidelog dump`."""
+"""Files as text: size, digest, content of small files, and the output of `tidelog dump`."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ def contents(root: Path, *folders: str) -> dict[str, bytes]:
 
 
 def masked(files: Mapping[str, bytes], home: Path) -> dict[str, bytes]:
-    """Return the files; the home's path and checksums that depend on it are masked."""
+    """Return the files; the path of `home` and checksums that depend on this path are masked."""
     return {path: _masked(data, str(home).encode()) for path, data in files.items()}
 
 

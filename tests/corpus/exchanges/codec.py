@@ -1,4 +1,4 @@
-"""Messages as bytes, by their fields: the corpus's own small codec.
+"""The corpus's own small codec: encodes and decodes messages, given the fields of each message.
 
 `Line` asserts that each decoded message is encoded to the same bytes again. So the recorded fields
 describe all of the bytes.

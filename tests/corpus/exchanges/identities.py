@@ -154,7 +154,7 @@ def _is_prime(number: int, source: Random) -> bool:
 
 @cache
 def _key() -> rsa.RSAPrivateKey:
-    """Return a key computed from a fixed seed; it is the same in each run and protects nothing."""
+    """Return a key from a fixed seed, for tests only; the key is the same in each run."""
     source = Random("the key of the corpus")
     half = _KEY_BITS // 2
 
@@ -190,7 +190,7 @@ def shown_key() -> dict[str, str]:
 
 
 def token(kid: str = "corpus", **claims: object) -> str:
-    """Return a signed token for alice that is valid for ten minutes, unless claims change that."""
+    """Return a signed token for alice, valid for ten minutes; `claims` replace or add claims."""
     now_s = NOW_MS // 1000
     own: Mapping[str, object] = {
         "sub": "alice",

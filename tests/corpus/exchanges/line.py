@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.corpus.exchanges.session import Stage
 
 _HEX_BYTES: Final = 32
-# Correlation id of all unrecorded requests, which don't advance the recorded correlation ids.
+# Correlation id of all unrecorded requests. Only recorded requests increase the correlation id.
 _QUIET: Final = 0
 
 
@@ -132,7 +132,7 @@ class Line:
         self.close()
 
     def raw(self, given: bytes, words: str) -> None:
-        """Send bytes as `bare` does, on a separate connection."""
+        """Open a connection, send bytes as `bare` does, and close the connection."""
         self.close()
         self.bare(given, words)
         self.close()
@@ -158,7 +158,7 @@ class Line:
         return self._decoded(api, version, self._take_frame(), _QUIET)
 
     def until(self, api: str, version: int, tree: Tree, *path: str | int, to: Value) -> None:
-        """Repeat a request, unrecorded, until the response's field at `path` equals `to`."""
+        """Repeat an unrecorded request until the field at `path` of the response equals `to`."""
         found = until(lambda: at(self.quiet(api, version, tree), *path), lambda it: it == to)
         assert found == to, (api, path, found)
 

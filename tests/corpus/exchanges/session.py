@@ -147,7 +147,7 @@ class Stage:
         self.broker.close()
 
     def restart(self, between: Callable[[], None] = lambda: None) -> None:
-        """Close the broker and start it on the same directory; connections are reopened."""
+        """Close the broker; start a new one on the same directory, and open connections again."""
         self.note("the broker is restarted")
         self.close()
         between()
@@ -172,7 +172,7 @@ class Stage:
         return self._lines[name]
 
     def note(self, words: str) -> None:
-        """Record a step without bytes, such as a moved clock."""
+        """Record a step in which no bytes are sent, such as a change of the clock."""
         self.said.append(f"# {words}")
 
     def advance(self, delta_ms: int) -> None:
@@ -229,7 +229,7 @@ class Stage:
         self.line("torn", listener).torn(api, version, tree)
 
     def open_all(self) -> None:
-        """Let the broker open all partitions, so that `advance` need not wait for a thread."""
+        """Let the broker open all partitions, so that no thread opens one during `advance`."""
         answer = self.main.quiet("metadata", 9, {"topics": None})
         for topic in listed(answer, "topics"):
             asked: list[Value] = [

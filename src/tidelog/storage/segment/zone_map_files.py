@@ -146,8 +146,8 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
         segment: The segment.
         zone_map: The map.
         in_passing: Whether to read the first bytes of the first and last batch with a new file
-            handle. Mapping the log instead takes ten times as long. True is for a caller that reads
-            no other part of the log.
+            handle, not from a memory map, which takes ten times as long to create. A caller that
+            reads no other part of the log passes True.
     """
     identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
@@ -240,14 +240,16 @@ def _has_lost_times(segment: Segment, old: ZoneMap) -> bool:
 
 
 def unchanged_map(segment: Segment) -> ZoneMap | None:
-    """Return the map of a segment that is to be replaced, after comparing the log with the map.
+    """Return the current map of a segment whose map will be replaced, if it matches the log.
 
-    Only the old map has the checksums of the bytes that the batches' checksums don't cover. If no
-    zone of several zones matches, the log was rewritten, so the old map proves nothing.
+    Only the old map has the checksums of the bytes that the batches' checksums don't cover. If a
+    map has several zones and none of them matches the log, the log was rewritten, and the old map
+    is ignored.
 
     Returns:
-        The map beside the log, or in memory if the file is missing or damaged. None if there is no
-        map of the log's offsets and size, or if the log was rewritten.
+        The map beside the log, or the map in memory if the file is missing or damaged. None if both
+        are missing or belong to a log of other offsets or another size, or if the log was
+        rewritten.
 
     Raises:
         CorruptData: Bytes of the log have changed since the old map was built.
@@ -267,7 +269,7 @@ def unchanged_map(segment: Segment) -> ZoneMap | None:
 
 
 def _old_map(segment: Segment) -> ZoneMap | None:
-    """Return the map of a log of the same range and size, even if batches or times differ."""
+    """Return a map of the log's offsets and size, even if its batches or times differ."""
     context, base = segment.context, segment.base_offset
     limit = segment.size_bytes + files.SMALL_FILE_LIMIT_BYTES
     zone_map = segment.loaded_zones
@@ -329,7 +331,7 @@ def _build_by_kernels(
 ) -> bytes | None:
     """Build with kernels; return None if they are not installed or find damage.
 
-    The caller then uses plain Python code, which reports the damage.
+    If None is returned, the caller uses plain Python code, which reports the damage.
     """
     try:
         from tidelog.storage.segment.zone_map_kernels import build_with_kernels
@@ -344,8 +346,8 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
     Return False if the log is damaged, or differs from an old map beside it; this is reported, and
     the old map stays.
 
-    The file is not synced. If a crash leaves the file incomplete, readers recognize this, and the
-    map is built again. The arguments are those of `build`.
+    The file is not synced. If a crash leaves the file incomplete, readers detect this, and the map
+    is built again. The arguments are those of `build`.
 
     Raises:
         OSError: The disk failed. A previous file still exists.

@@ -248,8 +248,8 @@ class TierFiles(LayeredFiles):
             try:
                 data = self.store(parts.url).read(parts.key, position, size)
             except FileNotFoundError as error:
-                # The object may have been replaced since the read was planned. A reader that
-                # refreshes its view finds the new object.
+                # The segment may have been replaced since the read was planned. A reader that reads
+                # the manifest again finds the new object.
                 reason = "not in the store; run `tidelog tier --verify`"
                 raise MissingFile(path, "read", reason) from error
             if len(data) != size:

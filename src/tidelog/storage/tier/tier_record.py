@@ -308,8 +308,8 @@ def note_partitions(
 ) -> None:
     """Before partitions are deleted, add their folders to the list of deleted folders.
 
-    A partition with an unreadable record is skipped: a folder that can't be identified is not
-    removed.
+    A partition whose tier record can't be read is skipped, and its folder is not removed, because
+    the record names the folder.
 
     Args:
         fs: File system of the directory.

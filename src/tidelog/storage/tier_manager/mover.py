@@ -74,9 +74,10 @@ class Claim:
     """Permissions to use a manifest if the record doesn't prove that this directory wrote it.
 
     Attributes:
-        takes_over: Whether to continue the manifest anyway, under this directory's name.
-        drops_theirs: Whether segments with records that local files lack or contradict are removed
-            from the manifest.
+        takes_over: Whether to use the manifest even if another directory wrote it; this directory
+            becomes its writer.
+        drops_theirs: Whether a segment of the tier is removed from the manifest if it has records
+            that local files lack or contradict.
     """
 
     takes_over: bool = False
@@ -229,12 +230,13 @@ class MoveOptions:
 
     Attributes:
         url: URL of the store; None uses the topic's `tidelog.tier.url`.
-        grace_ms: Time in ms for which objects that left the manifest are kept for readers with
-            older plans.
+        grace_ms: Time in ms for which the objects of segments that left the manifest are kept for
+            readers with older plans.
         takes_over: Whether to continue a tier that another directory, or a copy of this one, has
             written.
-        drops_theirs: Whether a takeover removes from the manifest the segments with records that
-            local files lack or contradict. If false, such segments are an error.
+        drops_theirs: Whether, in a takeover, a segment of the tier is removed from the manifest if
+            it has records that local files lack or contradict. If false, such a segment is an
+            error.
         roll: Whether to roll the active segment first, so that all current records can be copied.
         accepts_lost_times: Whether a segment is copied although its append times are damaged or
             lost. The append times that can't be read are then unknown. If False, such a segment
@@ -257,9 +259,9 @@ class MoveReport:
 
     Attributes:
         topic_partition: The partition.
-        copied: Number of segments copied and now in the manifest.
+        copied: Number of segments that were copied and added to the manifest.
         copied_bytes: Size of the objects of these segments in bytes.
-        deleted: Segments that total retention deleted, local or remote.
+        deleted: Local and remote segments that were deleted by total retention.
         released: Number of local segments that were deleted because the tier has them.
         removed: Number of segments whose objects were removed from the store.
         stopped: Why the run ended early: a segment could not be copied, or the tier must not be
@@ -370,7 +372,7 @@ class Mover:
             return merge(stored, self.record, local, self._now_ms(), _same_bytes, self._claim)
 
     def _cut_stale(self) -> None:
-        """Remove copies from the record if another program truncated the copied records."""
+        """Remove rows from the record if another program truncated the copied segments."""
         local = {segment.base_offset: segment for segment in self.log.local_segments}
         first = min(local)
         for row in self.record.manifest.segments:
@@ -388,7 +390,7 @@ class Mover:
 
     def _cut_from(self, offset: int) -> None:
         cut = self.record.with_cut(offset, _nothing, self._now_ms())
-        # The log itself is not truncated, so its start is unchanged.
+        # Only the tier is truncated, not the log, so the log start is unchanged.
         self.record = dataclasses.replace(
             cut,
             local_start_offset=self.record.local_start_offset,

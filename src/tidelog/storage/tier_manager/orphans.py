@@ -1,10 +1,10 @@
 """Removes orphans (objects that no manifest names), and restores a lost or damaged tier record.
 
-An interrupted copy, or a copy whose compare-and-swap failed, leaves a folder without a manifest
-row. The store is listed before the manifest is read, so a folder that is added to the manifest in
-between is kept. An outdated listing does no harm, because it only lacks new objects or has objects
-that were removed. Folders with objects younger than the grace period are kept, because another
-process may be writing them.
+If copying a segment is interrupted, or the compare-and-swap of the manifest fails, a folder remains
+that no manifest row names. The objects in the store are listed before the manifest is read, so a
+folder that is added to the manifest in between is kept. An outdated listing does no harm, because
+it differs only by new objects, which are kept, and by objects that are removed already. Folders
+with objects younger than the grace period are kept, because another process may be writing them.
 """
 
 import dataclasses
@@ -61,8 +61,8 @@ class CollectedOrphans:
     """Orphans that were removed, or that a dry run would remove.
 
     Attributes:
-        folders: Keys of the removed folders. Each is the folder of a segment that no manifest
-            names, or the folder of a deleted topic's partition.
+        folders: Keys of the removed folders. A removed folder belongs to a segment that no manifest
+            names, or to a partition of a deleted topic.
         objects: Number of objects in these folders.
         size_bytes: Size of these objects in bytes.
         refused: Partitions and folders of deleted topics that were left unchanged, each with the

@@ -272,7 +272,7 @@ def _rewritten_segment(workplace: Workplace, base: int, end: int) -> ClosedSegme
 
 
 def _forget(segment: ClosedSegment) -> None:
-    """Close files whose names the next segment with the same base will use."""
+    """Close the files of a segment, because the next segment will use the same file names."""
     context = segment.context
     segment.unload()
     for suffix in files.LOG_FIRST:
@@ -420,8 +420,8 @@ def compact_tier(
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: The partition has no tier; nothing was changed.
-        CorruptData: A batch or object is damaged; the error has its path. Segments that were
-            replaced before stay replaced.
+        CorruptData: A batch or object is damaged; the error has its path. Segments that the job
+            replaced before the error stay replaced.
         TierConflict: Another directory writes this tier.
         CleaningAborted: The tier was changed meanwhile; the caller may retry at once.
         StorageFailure: Disk or store failed; the manifest has the old or the new segments.

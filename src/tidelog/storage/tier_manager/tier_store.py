@@ -1,19 +1,19 @@
 """One partition's folder in a store: manifest, and the copying, checking and removal of objects.
 
 - The manifest is the only object that changes (`PartitionTier`). A change reads the manifest, and
-  writes it only if no other write came in between. After a lost race, the change is repeated on the
-  newer manifest. Only the holder of the directory's lock changes the manifest, so a race means that
-  a second copy of the directory exists. Changes that contradict the manifest are refused
-  (`TierConflict`).
-- A finished segment is verified before it is copied, then written and read back. The log's bytes
-  are compared with the checksum in the zone map, and the objects with the bytes that were compared,
-  so an object has exactly the bytes that were sound when the zone map was built. A damaged segment
-  is not copied: it stays local, where `tidelog doctor` can find the damage. A segment with lost
-  offsets at its end is not copied either, because its row would hide the loss. The objects are in a
-  folder with a new unique name. The files of indexes, append times and aborted transactions are not
-  copied as they are: only their trusted entries are written. Each object is read back completely
-  and compared with length and checksum. Readers ignore the folder until a manifest names it, so a
-  failed copy is an orphan.
+  writes it only if no other write came in between. If another write came in between, the change is
+  repeated on the newer manifest. Only the holder of the directory's lock changes the manifest, so
+  such a write means that a second copy of the directory exists. Changes that contradict the
+  manifest are refused (`TierConflict`).
+- A finished segment is verified before it is copied, then written and read back. The checksum of
+  the log's bytes must be the checksum in the zone map, and the object must have the same bytes. So
+  the object has exactly the bytes that were sound when the zone map was built. A damaged segment is
+  not copied: it stays local, where `tidelog doctor` can find the damage. A segment whose last
+  offsets are lost is not copied either, because its manifest row would hide the loss. The objects
+  are in a folder with a new unique name. The files of indexes, append times and aborted
+  transactions are not copied: new files are written, with only the trusted entries. Each object is
+  read back completely and compared with length and checksum. Readers ignore the folder until a
+  manifest names it, so a failed copy is an orphan.
 - A check compares a tier with its manifest. The check reads every object, or only requests the
   objects' lengths.
 - Garbage (segments that the manifest no longer has) is removed after a grace period for readers.

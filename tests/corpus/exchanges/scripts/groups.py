@@ -240,8 +240,8 @@ def consumer_group_heartbeat(stage: Stage, version: int) -> None:
     epoch = _epoch_of(stage, group)
     main.edge(api, version, begun(group, "regex", subscribed_topic_regex="fl.*"))
     if version >= 1:
-        # The epoch increases twice: when the member joins, and when a thread has evaluated the
-        # member's regular expression.
+        # The group's epoch increases when the member joins, and again when a thread has evaluated
+        # the member's regular expression.
         stage.main.until(DESCRIBE, 1, {"group_ids": [group]}, *EPOCH, to=epoch + 2)
     main.refused(api, version, begun(group, "broken", subscribed_topic_regex="fl(*"))
     main.edge(api, version, beating(group, "static", -2, instance_id="i1"))

@@ -21,7 +21,7 @@ def sharing(group: str, member: str, epoch: int, **more: Value) -> Tree:
 
 
 def parts_of(stage: Stage, *batches: tuple[int, int, int], partition: int = 0) -> Value:
-    """Return the topic with acknowledgements: each has a first offset, a last offset and a type."""
+    """Return the topic with acknowledged `batches`: first offset, last offset and type of each."""
     acknowledged: list[Value] = [
         {"first_offset": first, "last_offset": last, "acknowledge_types": [kind]}
         for first, last, kind in batches
@@ -167,7 +167,7 @@ def describe_share_group_offsets(stage: Stage, version: int) -> None:
 
 
 def _left(stage: Stage) -> None:
-    """Create a share group whose members have left, and a second group with a member."""
+    """Create a share group with a member, and a group, `left`, whose only member has left."""
     _shared(stage)
     opened(stage, "left")
     stage.main.quiet("share_group_heartbeat", 1, sharing("left", MEMBER, -1))
