@@ -73,8 +73,8 @@ def main(directory: str) -> None:
     for path in Path(directory).glob("*.tsv"):
         for line in path.read_text().splitlines():
             seconds, kind, name = line.split("\t", 2)
-            # The time of Spark's ended workers is added to no other process, so a test's time can
-            # be negative.
+            # If Spark's workers end during a test, their earlier time is no longer counted for any
+            # process. So a test's time can be negative.
             each.append((max(float(seconds), 0.0), kind, name))
             if kind == "test":
                 folders["/".join(name.split("/")[:2])].append(each[-1][0])

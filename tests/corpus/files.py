@@ -1,8 +1,8 @@
 """Files of scripted workloads: their bytes, and the calls that wrote them.
 
-Library, broker and commands work on directories; time and random numbers are fixed. Each workload
-is a page: its calls (`disk.calls`), its files, and the output of `tidelog dump` for them
-(`disk.shown`).
+The workloads use the library, a broker or commands on a directory, with fixed time and random
+numbers. Each workload is a page: its calls (`disk.calls`), its files, and the output of
+`tidelog dump` for them (`disk.shown`).
 """
 
 import logging
@@ -27,7 +27,7 @@ _BY_THREADS = {"asked-broker", "follow"}
 # Temporary file of a tier's record. The record contains the store's URL, which is a local path
 # here.
 _WITH_PATH = "tidelog-tier.json.tmp"
-# Out of this many recoveries after power losses, the corpus keeps the calls of one.
+# Of this many recoveries after power losses, the corpus keeps the calls of only one.
 _FULL = 20
 
 
@@ -72,7 +72,7 @@ def _on_disk(name: str, workload: commanded.Workload, folder: Path) -> Iterator[
 
 
 def _without_path(call: Call) -> Call:
-    """Return the call; a write of a tier's record gets size 0, as its size varies with the path."""
+    """Return the call; the size becomes 0 if it depends on the path, as in a tier's record."""
     return call._replace(size=0) if call.path.endswith(_WITH_PATH) else call
 
 

@@ -185,10 +185,10 @@ def _transactions(path: Path) -> None:
     with tidelog.broker(str(path), settings=FEW) as broker:
         client = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
         for name, ends in (("first", "commit"), ("second", "abort"), ("third", "open")):
-            # A very large timeout, so that the third transaction stays open at later starts. It is
-            # less than the largest int32, because librdkafka adds some ms. An overflow to a
-            # negative number would make librdkafka request a producer id again without waiting for
-            # the response.
+            # A very large timeout, so that the third transaction is still open when later brokers
+            # start. It is less than the largest int32, because librdkafka adds some ms: after an
+            # overflow to a negative number, librdkafka would repeat its request for a producer id
+            # without waiting for the response.
             timeout = {"transaction.timeout.ms": 2_147_000_000}
             producer = Producer({**client, **timeout, "transactional.id": name, "linger.ms": 0})
             producer.init_transactions(WAIT_S)

@@ -8,7 +8,7 @@ HOME_MASK: Final = "/tmp/corpus-00000000"
 # The sizes of a tier's objects vary, because an object contains the path of the part's directory,
 # and a checksum whose number of digits varies.
 _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
-# Progress lines of a job, the speed in its result, the start of Spark, and a process id.
+# Parts of a job's output: progress lines, speed in its result, start of Spark, process id.
 _PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)
 _SPEED: Final = re.compile(r"in \d+\.\d s: [\d,.]+ records/s")
 _BATCH: Final = re.compile(r"(batch \d+: [\d,]+ records), [\d,]+/s")
@@ -18,10 +18,10 @@ _PROCESS: Final = re.compile(r"\bprocess \d+\b")
 _PORT: Final = re.compile(
     r"(127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0|\('127\.0\.0\.1')(:|, )[3-6]\d{4}\b"
 )
-# A thread draws this random value. The draw may be before or after other draws, so the value
-# differs between runs.
+# The random part of a commit's name. A thread draws it, before or after other draws, so it differs
+# between runs.
 _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
-# Lines that occur as often as librdkafka retries before its timeout.
+# A line per retry of librdkafka; the number of its retries before its timeout varies.
 _TRIES: Final = re.compile(
     r"(?:^! closed connection \d+ (from \S+: byte 0: frame .*\n))+", re.MULTILINE
 )

@@ -57,7 +57,8 @@ def run(*, is_running: bool = True) -> None:
 def draw_for(name: str) -> None:
     """Restart the random numbers; each call with the same name gives the same numbers.
 
-    Draws of each size have their own sequence, so an id does not depend on draws of other sizes.
+    Random bytes of each size have their own sequence, so an id does not depend on draws of other
+    sizes.
     """
     _World.name = name
     _World.sources.clear()
@@ -66,9 +67,9 @@ def draw_for(name: str) -> None:
 class _StillRandom(SystemRandom):
     """The random source of `Env`; other code does not use it.
 
-    Libraries keep the real random source: they draw at their first import (numpy) or when they save
-    compiled code (numba), so the number of draws depends on earlier steps of the process. Temporary
-    files of two processes also need different names.
+    Libraries keep the real random source, because the number of their draws depends on earlier
+    steps of the process: numpy draws at its first import, numba when it saves compiled code. Also,
+    temporary files of two processes need different names.
     """
 
     def getrandbits(self, k: int, /) -> int:

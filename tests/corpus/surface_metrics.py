@@ -28,12 +28,12 @@ SETTINGS: Final = {
     "tidelog.metrics.listen": "127.0.0.1:0",
     "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
     "sasl.enabled.mechanisms": "PLAIN",
-    # Background work is off, because the cleaner would run before or after a command at random.
+    # No background work: by chance, the cleaner would run before or after a command.
     "log.initial.task.delay.ms": "864000000",
 }
 _SERIES: Final = re.compile(r"(\w+?)(?:\{(.*)\})? \S+")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-# Labels whose values belong to tidelog.
+# Labels whose values tidelog itself defines.
 _CHOICES: Final = ("clock", "kind", "mechanism", "outcome", "le")
 
 
@@ -65,7 +65,7 @@ def _use(bootstrap: str, data: str, sasl_port: int) -> None:
             producer.produce(topic, b"value", b"key", timestamp=still.now_ms() - 1000 * number)
     producer.commit_transaction(WAIT_S)
     consumer = Consumer({**client, "group.id": "reader", "auto.offset.reset": "earliest"})
-    # Both topics are consumed, so that both have the marker of the commit before the compaction.
+    # Consuming both topics ensures that both have the commit's marker before the compaction.
     consumer.assign([TopicPartition("t", 0, 0), TopicPartition("c", 0, 0)])
     assert len(consumer.consume(10, WAIT_S)) == 10
     consumer.commit(offsets=[TopicPartition("t", 0, 3)], asynchronous=False)

@@ -150,7 +150,7 @@ def _described(home: Path) -> dict[str, str]:
 def _refused(settings: dict[str, str]) -> dict[str, str]:
     """Return the error of each setting that a broker refuses at its start."""
     try:
-        # One setting is always refused, so that no broker starts.
+        # `node.id` is always invalid, so that no broker starts even if `settings` are valid.
         tidelog.broker(settings=settings | {"node.id": "refused"}).close()
     except tidelog.ConfigErrors as errors:
         return {error.key: f"{error}" for error in errors.errors}

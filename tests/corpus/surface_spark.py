@@ -1,7 +1,8 @@
 """Pages `spark-*`, `splits` and `arrow` of the surface, from `format("tidelog")` without a session.
 
-The data source is called as Spark calls it: it is created from options, then asked for a schema, a
-reader, the reader's partitions and their rows, a stream's offsets, and a writer.
+The module calls the data source as Spark does: it creates the data source from options, then
+requests a schema, a reader, the reader's partitions and their rows, a stream's offsets, and a
+writer.
 """
 
 import dataclasses

@@ -14,7 +14,8 @@ from tests.corpus.exchanges.sessions.rights import WITHOUT_RIGHTS
 from tests.corpus.exchanges.values import Tree, lines
 
 KINDS = {"normal", "refused", "edge"}
-# APIs whose requests are valid with any content: only a request without its last byte is refused.
+# Requests (API, version) that are valid with any content, so they are refused only if their last
+# byte is missing.
 NEVER_REFUSED = {("api_versions", 0), ("api_versions", 1), ("api_versions", 2)} | {
     ("describe_cluster", 0)
 }

@@ -53,7 +53,7 @@ class World:
         return directive(*words[1:]) or []
 
     def filled(self, argument: str) -> str:
-        """Return an argument with `HERE` and names of addresses replaced by what they stand for."""
+        """Return an argument with paths in place of `HERE`, and addresses in place of names."""
         argument = argument.replace("HERE", str(Path.cwd()))
         for name, address in self._addresses.items():
             argument = argument.replace(name, address)
@@ -164,7 +164,8 @@ class World:
     def broker(self, data: str, *settings: str, name: str = "BROKER") -> None:
         """Start a broker on a directory. In commands, `name` stands for the broker's address.
 
-        From the broker's start on, monotonic time runs, because a broker waits by monotonic time.
+        From then on until the end of the scene, monotonic time runs, because the broker waits by
+        it.
         """
         still.run()
         self._ends.callback(still.run, is_running=False)

@@ -40,8 +40,7 @@ class Story(Generic[Promise]):
     def around(self, moment: int) -> tuple[Promise, Promise]:
         """Return the promises before and after the step that the call number `moment` belongs to.
 
-        Calls are numbered from 0. If that call is the first of a step, the result is the promises
-        before and after that step.
+        Calls are numbered from 0. The first call of a step already belongs to this step.
         """
         step = self.step_at(moment)
         return self._promises[step], self._promises[min(step + 1, len(self._promises) - 1)]

@@ -24,9 +24,9 @@ def judge(state: CrashState, before: DirPromise, after: DirPromise) -> None:
     files = reopen(state)
     judge_directory(recover(files), before, after)
     if f"{ROOT}/{CLEAN_SHUTDOWN_FILE}" in state.contents():
-        # After a clean stop, opening recovers nothing, so the indexes are those that appends wrote.
-        # A recovery may write different, equally valid indexes. So recover once before
-        # `judge_idempotence` compares the files.
+        # `judge_idempotence` compares the files before and after a recovery. A recovery may write
+        # other, equally valid indexes than appends do, but opening after a clean stop recovers
+        # nothing. So recover once before the comparison.
         files = reopen(files.crash(Keep.EVERYTHING))
         recover(files)
     judge_idempotence(files)
@@ -93,8 +93,8 @@ def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
     version = _version_of(log, found, versions)
     starts = [version.start for version in versions]
     assert min(starts) <= start <= max(starts), f"the log starts at {start}, asked for {starts}"
-    # If an append rolls and leaves a gap in the offsets, a crash during the append may leave only
-    # the new, empty segment.
+    # A log may also end at the first offset of a batch: if an append skips offsets and rolls, a
+    # crash may leave only its new, empty segment.
     ends = {0, start, *(edge for batch in version.batches for edge in batch)}
     assert end in ends, f"the log ends at {end}, inside a batch"
     assert list(log.records(isolation=COMMITTED)) == [

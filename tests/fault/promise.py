@@ -35,7 +35,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a transaction: a control record. Searches by time return it like a data record."""
+    """The control record that ends a transaction. Searches by time return control records, too."""
 
     offset: int
     timestamp: int
@@ -118,8 +118,8 @@ class LogPromise:
     def truncated(self, offset: int) -> "LogPromise":
         """Return the promise after a truncation, which drops batches with offsets from `offset` on.
 
-        If a dropped batch also contains the log start, no readable record is left: the log is empty
-        and starts at the old log start, or at `offset` if `offset` is lower.
+        If a dropped batch contains the log start, no readable record is left. The log is then empty
+        and starts at the smaller of the old log start and `offset`.
         """
         start = min(self.start, offset)
         batches = tuple(batch for batch in self.batches if batch[1] <= offset)

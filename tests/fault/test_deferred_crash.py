@@ -1,7 +1,8 @@
 """Power is lost while deferred work is pending: syncs, snapshots, maps and removals of files.
 
-Flushed records and records below the recovery point exist after every crash. Later records exist up
-to the end of some batch, as after any crash. test_log_crash.py explains how states are drawn.
+Flushed records and records below the recovery point exist after every crash. Of the later records,
+whole batches up to some offset exist, as after any crash. test_log_crash.py explains how states are
+drawn.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ STATES = 700
 
 
 class DeferringWorkload(Workload):
-    """A `Workload` whose log defers work. Additional steps do parts of this work."""
+    """A `Workload` whose log defers work to a queue. Additional steps run a part of the queue."""
 
     def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
         super().__init__(seed, files)
@@ -74,8 +75,8 @@ class DeferringWorkload(Workload):
     def apply_retention(self) -> None:
         """Apply retention; promise the new start only after the deferred work is done.
 
-        Deferred work of rolls may be pending before the call, and a checkpoint may be written
-        before that work is done.
+        Deferred work of earlier rolls may still be pending. In half of the cases, a checkpoint is
+        written before this work is done.
         """
         self.log.apply_retention()
         if self.draw.random() < 0.5:
@@ -214,7 +215,8 @@ def test_names_are_synced_once_for_a_segment() -> None:
         log.flush()
         made = workload.files.journal[begun:]
         counts.append(sum(isinstance(entry.change, SyncDir) for entry in made))
-    # The first flush syncs the names of two new files: epochs and append times.
+    # Only the first flush syncs the directory: once for each of two new files (epochs, append
+    # times).
     assert counts == [2, 0, 0]
 
 

@@ -1,8 +1,9 @@
 """After a failed sync, the next start on this machine must not trust the page cache.
 
 After a failed sync the system may treat the unwritten pages as written. So the failure leaves a
-mark file, and the next process rewrites the files in doubt. A write that failed for lack of space
-leaves no mark, because the next start would lack the space for copies, too.
+mark file, and the next process rewrites the files in doubt. A write that fails for lack of space
+leaves no mark: the next start could not rewrite the files, because it would have no space for the
+copies.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,8 +81,8 @@ def test_a_sync_within_an_append_leaves_a_mark(config: Mapping[str, str]) -> Non
             seen += 1
             assert env.files.exists(MARK), failed
             directory.abandon()
-            # With SMALL, a roll syncs before the second record is written. All other syncs come
-            # after the second record.
+            # With SMALL, the failed sync belongs to a roll, which precedes the write of the second
+            # record. With the other settings, the failed sync follows this write.
             assert_all_is_durable(env, [FIRST] if config is SMALL else [FIRST, SECOND])
     assert seen == 2
 
@@ -105,7 +106,7 @@ def test_an_append_that_finds_no_room_leaves_none(config: Mapping[str, str]) -> 
 
 
 def offline_by_append(env: SeededEnv, log: Log) -> None:
-    """Let an append fail for lack of space, before any deferred work has run."""
+    """Take the partition offline by an append without space, before any deferred work has run."""
     env.files.limit_bytes = 0
     with pytest.raises(StorageFailure, match="append"):
         append(log, THIRD)
@@ -192,7 +193,7 @@ def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
 
 
 def test_a_failed_sync_of_a_log_truncated_at_the_start_leaves_a_mark() -> None:
-    """A start cuts off a killed process's partial append; the bytes before the cut are unsynced."""
+    """A start cuts off a killed process's partial append; the bytes that it keeps are unsynced."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)

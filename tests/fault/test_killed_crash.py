@@ -1,4 +1,4 @@
-"""The process is killed while a roll's sync is pending. It is restarted, and then power is lost.
+"""Power is lost after a process was killed with a roll's sync pending, and was restarted.
 
 Unsynced bytes of a killed process are in the system's page cache. The next start reads these bytes
 and treats them like all other bytes of the file: a flush or a clean stop makes them durable.
@@ -162,7 +162,7 @@ def test_the_last_segment_is_durable_before_its_note() -> None:
 
 
 def test_a_directory_of_kafkas_is_completed_too() -> None:
-    """A directory written by Kafka has no notes that distinguish a gap from a loss."""
+    """Kafka writes no notes, so a start can't tell a gap in the offsets from lost records."""
     env = killed(rolls=1)
     names = [entry.name for entry in env.files.list_dir(f"{ROOT}/t-0")]
     kept = (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)

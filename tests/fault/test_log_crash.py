@@ -58,7 +58,7 @@ def test_seeded_states(seed: int) -> None:
     states = done.files.crash_states(range(STATES_PER_WORKLOAD))
     result = survey(done.files, done.story, states, judge_quickly)
     assert result.drawn == STATES_PER_WORKLOAD
-    # Crashes at many calls leave only few different states.
+    # Many drawn states are equal, because few states are possible at many of the calls.
     assert result.judged > STATES_PER_WORKLOAD // 4
 
 
@@ -194,7 +194,8 @@ def test_many_more_workloads(seed: int) -> None:
 def test_append_times_are_mostly_known() -> None:
     """All append times are known after a clean stop, and most of them after a kill.
 
-    Without this test, a log that knows no append times would pass, because no append time is wrong.
+    Without this test, the other tests would pass with a log that knows no append times, because
+    none of them would be wrong.
     """
     for done in [*map(at_work, SEEDS), *map(widely_at_work, WIDE_SEEDS)]:
         last = len(done.files.journal)

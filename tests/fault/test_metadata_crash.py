@@ -1,7 +1,7 @@
 """Users, ACLs and quotas in `tidelog-metadata.log`: every crash, failing call and kind of damage.
 
-A change is in the file completely or not at all. Acknowledged changes are in the file. A failed
-change is not in the file after a later change has succeeded.
+After a crash, the file contains each change completely or not at all, and contains all acknowledged
+changes. As soon as a later change has succeeded, a failed change must be gone from the file.
 """
 
 from collections.abc import Iterator
@@ -153,7 +153,7 @@ def test_a_change_whose_call_failed_does_not_exist_after_the_next_change(kind: F
 
 
 def test_a_stop_in_doubt_is_no_clean_one() -> None:
-    """After a failed write, a stop is not clean, so that the next start accepts a torn write."""
+    """A stop after a failed write is not clean; else the next start would refuse a torn write."""
     env = seeded_env(6)
     log_dir, log = open_metadata(env)
     log.keep_quotas(APP)

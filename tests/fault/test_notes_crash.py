@@ -107,7 +107,7 @@ def lived(*, timed: bool = True) -> Life:
 
 
 def judge(state: CrashState, before: Remembered, after: Remembered) -> None:
-    """Assert that notes exist and are true, and that no `seen_ms` is before a record's append."""
+    """Assert that notes exist and are true; no record is appended after its note's `seen_ms`."""
     env = seeded_env(1, files=reopen(state), now_ms=RESTART_MS)
     directory = opened(lambda: LogDir.open(ROOT, env=env, options=WRITABLE))
     if TOPIC not in directory.topics():

@@ -1,4 +1,7 @@
-"""An attach is the commit of a sink. In each run, another file-system call of the attach fails."""
+"""A file-system call fails while a sink commits, that is, attaches staged segments to logs.
+
+In each run, another call of the attach fails.
+"""
 
 from contextlib import suppress
 from functools import cache

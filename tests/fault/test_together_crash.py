@@ -28,12 +28,12 @@ SEEDED_STATES = 300
 
 
 class Life:
-    """Rounds of appends to all logs. The second log is flushed once, after a round.
+    """Appends to all logs, in rounds. After one of the rounds, the second log is flushed.
 
     Attributes:
         sent: The values of each log, in order.
-        told: For each round: how many calls were made up to its end, and how many records of each
-            log are acknowledged.
+        told: For each round: the number of calls up to its end, and each log's number of
+            acknowledged records.
     """
 
     def __init__(self) -> None:

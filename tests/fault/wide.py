@@ -40,7 +40,7 @@ class WideWorkload(Workload):
 
     def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
         super().__init__(seed, files)
-        # For each attach of segments, the indexes of its changing calls.
+        # For each attach of segments: the indexes of the calls by which it changes files.
         self.attach_calls: list[range] = []
         self._jobs = 0
         self._leader_epoch = 0
@@ -101,9 +101,10 @@ class WideWorkload(Workload):
     def follow(self) -> None:
         """Append one to three batches of a leader, some after a gap that compaction has left.
 
-        The first batch has no gap before it. Checksums don't cover offsets, so only the order of
-        offsets reveals a torn offset. In a log below offset 256 a torn offset is 0, which is out of
-        order except in the first batch. This is a limit of the format, also in Kafka.
+        The log's first batch starts at offset 0. A crash may tear the offset of a batch, which no
+        checksum covers: only the order of the offsets reveals this. In a log below offset 256 a
+        torn offset reads as 0, which would not be out of order in the first batch. Kafka's format
+        has this limit.
         """
         promise, data = self.promise, bytearray()
         offset = first = promise.end

@@ -119,7 +119,7 @@ class Workload:
         return self._last_append_ms.get(self.at, -1)
 
     def _tell(self, promise: LogPromise) -> None:
-        """Record a promise; segments before the active one are durable, because rolls sync them."""
+        """Record a promise in which all finished segments are durable, because rolls sync them."""
         self.story.tell(self.story.latest.with_log(self.at, self._after_roll(promise)))
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:

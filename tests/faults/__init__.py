@@ -8,8 +8,8 @@
     for state in env.files.crash_states(range(20_000)):
         check(reopen(state), state)         # str(state) names the seed and the call
 
-These rules determine the content of the disk after a power loss. They are the rules of ext4, but
-without the order of changes that ext4's journal happens to give:
+These rules determine the content of the disk after a power loss. They are the rules of ext4, except
+that a later change may survive without an earlier one, which ext4's journal happens to prevent:
 
 1.  Bytes, size: the content as of the last `sync` is durable. Each write since then is
     independently kept, lost, or torn. Of a torn write, either only a slice of the bytes is kept, or
@@ -31,9 +31,10 @@ without the order of changes that ext4's journal happens to give:
 7.  Truncating a file while it is mapped is an AssertionError: in a real process the reader would
     get SIGBUS.
 
-Failures (`Fault`): the n-th changing call, or the n-th reading call, fails with EIO or ENOSPC
-without any effect, or a write writes half of its bytes. `limit_bytes` is a disk's size: a write
-that does not fit writes the bytes that fit, and the next write raises ENOSPC.
+Failures (`Fault`): the n-th changing call, or the n-th reading call, fails. It raises EIO or ENOSPC
+without any effect, or it is a write that writes only half of its bytes. `limit_bytes` is the size
+of the disk: a write that does not fit writes only the bytes that fit, and the next write raises
+ENOSPC.
 """
 
 from tests.faults.crash import CrashState, Keep

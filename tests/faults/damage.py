@@ -71,11 +71,12 @@ class DamageFileSystem(Machine):
     def _moment(self, seed: int, prefix: int | None) -> int:
         if prefix is not None:
             return prefix
-        # A multiplicative hash spreads the moments of successive seeds evenly.
+        # Multiplying by this constant (Knuth's hash) spreads the crashes of successive seeds evenly
+        # over the journal.
         return (seed * 2_654_435_761 % 2**32) * (len(self.journal) + 1) >> 32
 
     def explain(self, state: CrashState) -> str:
-        """Return the fate of each change that was unsynced in a state, one per line."""
+        """Return a state's name, then one line per change that was unsynced, with its fate."""
         if state.seed is None:
             return str(state)
         lines = Timeline(self._image, self.journal).explain(state.prefix, state.seed)

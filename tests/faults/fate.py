@@ -23,7 +23,8 @@ class Fate(Enum):
 class RestingFile:
     """A file on the disk: durable bytes, and the changes since then that may survive.
 
-    The first `doubtful` changes are in doubt because their sync failed: no later sync keeps them.
+    The first `doubtful` changes may be lost for good: their sync failed, and no later sync makes
+    them durable.
     """
 
     __slots__ = ("certain", "changes", "doubtful", "durable", "mtime_ms", "node")
@@ -33,7 +34,7 @@ class RestingFile:
         self.durable = durable
         self.mtime_ms = mtime_ms
         self.changes: list[FileChange] = []
-        self.certain = 0  # how many changes after the doubtful ones a later sync has made durable
+        self.certain = 0  # number of changes after the doubtful ones that a later sync made durable
         self.doubtful = 0
 
     def sync(self, *, failed: bool) -> None:

@@ -35,7 +35,7 @@ class HookedFile:
 
 
 class HookedDisk(OsFileSystem):
-    """The machine's file system with a hook before calls, except calls on files opened for reading.
+    """The machine's file system; a hook is called before each call, except on read-only files.
 
     Attributes:
         hook: Called before the call, in the same thread, with the call's name and path. If it

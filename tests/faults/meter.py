@@ -44,7 +44,7 @@ class Meter:
 
     Attributes:
         calls: Number of calls so far, including failed ones.
-        failed: `(call, operation, path)` of each call that the fault made fail or cut short.
+        failed: `(call, operation, path)` of each call that failed, or was cut short, by the fault.
     """
 
     def __init__(self, fault: Fault | None) -> None:

@@ -37,9 +37,10 @@ class DirNode:
 class FileNode:
     """A file's current bytes, and its maps.
 
-    A map is a view of the `bytearray` itself, so it sees later writes, as a shared map does. Python
-    refuses to resize a viewed `bytearray`. So if a mapped file grows, a longer copy replaces the
-    viewed `bytearray`. The viewed `bytearray` becomes a mirror: later writes are copied to it, too.
+    A map is a view of the `bytearray` that has the file's bytes, so the map shows later writes, as
+    a shared map does. Python can't resize a `bytearray` that has a view. So if a mapped file grows,
+    a longer copy becomes the file's `bytearray`. The old `bytearray` becomes a mirror for its maps:
+    each later write is copied to it, too.
     """
 
     __slots__ = ("_data", "_mirrors", "handles", "linked", "mtime_ms", "number")

@@ -49,8 +49,8 @@ SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",
     "auto.create.topics.enable": "false",
 }
-# Ranges from which the number of file-changing calls before a kill is drawn: for a kill at any
-# time, during the end of a transaction, and during a start.
+# The number of file-changing calls before a kill is drawn from one of these ranges: for a kill at
+# any time, while a transaction ends, or while the broker starts.
 CALLS, CALLS_OF_AN_END, CALLS_OF_A_START = range(40), range(24), range(60)
 SHORT_LIVES: Final = 0.2
 NUMBERS: Final = re.compile("(-[0-9]+)+$")
@@ -76,8 +76,9 @@ class Lives:
     Attributes:
         kills: How often the broker was killed.
         asked: How many requests were sent.
-        ends: Number of kills by the topic whose file the interrupted call would have changed. Topic
-            names are without their numbers; the name is empty if the call was not for a topic.
+        ends: Number of kills by topic, that is, the topic whose file the interrupted call would
+            have changed. Topic names are without their numbers; the name is empty if the call was
+            for no topic's file.
     """
 
     def __init__(self, folder: Path, seed: int, **settings: str) -> None:
@@ -129,8 +130,8 @@ class Lives:
         """Let the broker be killed at one of its next calls, or in the next end of a transaction.
 
         Args:
-            calls: Number of changing calls before the kill; None to draw it, or to wait for the
-                next end of a transaction.
+            calls: Number of changing calls before the kill. If None, the seed decides between a
+                random number of calls and the next end of a transaction.
         """
         if calls is not None:
             self._life.files.left = calls

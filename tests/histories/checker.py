@@ -1,7 +1,7 @@
 """Checks of a history: the faults that Jepsen looks for in Kafka, with their names.
 
-The checks judge only responses that clients got. The names come from the Jepsen reports on
-Kafka-like systems; the checks are our own.
+The checks judge only responses that clients got. The names of the faults come from the Jepsen
+reports on Kafka-like systems; the code of the checks does not.
 """
 
 from collections import defaultdict
@@ -149,8 +149,7 @@ def _whole(known: _Known) -> Iterator[Anomaly]:
         (partition, value) for partition, found in known.history.final.items() for _, value in found
     }
     for each in known.history.transactions:
-        # If the transaction is committed, all of its writes count, otherwise only the acknowledged
-        # writes.
+        # Writes that got no response count only if the transaction is committed.
         is_all = each.outcome is Outcome.COMMITTED
         sent = [write for write in each.writes if is_all or write.offset is not None]
         missing = [write.value for write in sent if (write.partition, write.value) not in there]
@@ -252,7 +251,7 @@ def _skips(known: _Known) -> Iterator[Anomaly]:
 
 
 def _copies(known: _Known) -> Iterator[Anomaly]:
-    """Yield targets that lack, repeat or reorder copies of values below the committed offset."""
+    """Yield target partitions whose copies are not just the values below the committed offset."""
     for source, (target, offset) in known.history.copied.items():
         wanted = [value for at, value in known.history.final.get(source, ()) if at < offset]
         found = [original_of(copy) for _, copy in known.history.final.get(target, ())]

@@ -14,10 +14,10 @@ VALUE_LIMIT: Final = 1_000_000
 
 
 class Outcome(Enum):
-    """A producer's knowledge of its transaction's outcome.
+    """Outcome of a transaction, as far as its producer knows.
 
-    A transaction is UNKNOWN if its commit got no response, and ABORTED if no commit was requested,
-    or if the only request was refused.
+    A transaction is UNKNOWN if its commit request got no response. It is ABORTED if the producer
+    requested no commit, or if its only commit request was refused.
     """
 
     COMMITTED = "committed"
@@ -44,7 +44,7 @@ class Write:
 
 @dataclass(slots=True)
 class Transaction:
-    """Writes that are visible together or not at all.
+    """A transaction of a client: its writes become visible together or not at all.
 
     Attributes:
         process: Its client.
@@ -52,8 +52,8 @@ class Transaction:
         outcome: Its outcome.
         commit_asked: Time of the commit request, None for never.
         fenced: Time when another client took the transactional id, None for never.
-        refused: The error of a refused step, if neither a timeout nor another client with the
-            transactional id explains the refusal; None if no such step exists.
+        refused: Error of a step that the broker refused without a reason: neither a timeout nor
+            another client with the transactional id explains it. None if there is no such step.
     """
 
     process: str

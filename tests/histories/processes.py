@@ -18,13 +18,12 @@ from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 # transactions, unstable offset commit.
 RETRIED: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 51, 88})
 FETCH_BYTES: Final = 4096
-# Maximum number of a client's rounds of copying. Without it, a broker that forgets offsets would
-# cause endless copying.
+# Maximum number of rounds in which a client copies. Without this limit, a client would copy forever
+# if a faulty broker forgets committed offsets.
 COPIES_MAX: Final = 300
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LONG_MS, SHORT_MS = 60_000, 30
-# Number of iterations of the event loop, of one millisecond each, that a client waits before a
-# retry.
+# Wait of a client before a retry, in iterations of the event loop of one millisecond each.
 AGAIN: Final = range(1, 10)
 
 

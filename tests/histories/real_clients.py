@@ -71,8 +71,9 @@ class RealWriter(RealClient):
     def transact(self, body: Callable[[Transaction], bool]) -> bool:
         """Run one transaction; return whether it was committed, as far as the client knows.
 
-        `body` writes, and returns whether to commit. If a commit request gets no response, the
-        outcome is unknown, and a new producer continues, as in users' programs.
+        `body` sends the writes, and returns True to commit, False to abort. If the commit request
+        gets no response, the outcome is unknown. The client then continues with a new producer, as
+        users' programs do.
         """
         found = Transaction(self.name)
         self.history.transactions.append(found)

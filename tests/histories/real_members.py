@@ -20,7 +20,8 @@ COPIED_AT_ONCE: Final = 6
 LOOKS_OF_A_LIFE: Final = range(5, 60)
 
 Settings: TypeAlias = Mapping[str, str | int]
-# A refused or unknown position is an error, and does not reset the consumer to the beginning.
+# If the position is unknown or out of range, the consumer reports an error instead of starting
+# again at the beginning.
 COMMON: Final[Settings] = {"max_poll_interval_ms": POLLING_MS, "auto_offset_reset": "error"}
 CLASSIC: Final[Settings] = {
     **COMMON,
@@ -57,13 +58,13 @@ class RealMember(RealWriter):
     _gathers: "count[int]" = field(default_factory=count)
     _rows: dict[Partition, list[tuple[int, int]]] = field(default_factory=dict)
     _is_lost: bool = False
-    # Identity in the group at the last assignment. Between assignments librdkafka may report no
-    # member. A broker accepts offsets without a member from any client, even if other members have
-    # the partitions.
+    # The member's group metadata at the last assignment. Between assignments librdkafka may report
+    # no member. Commits must name the member: a broker accepts offsets without a member from any
+    # client, even if other members have the partitions.
     _identity: object = None
 
     def run_copies(self, is_over: Callable[[], bool]) -> None:
-        """Copy until `is_over()`, as one member after the other."""
+        """Copy until `is_over()` is true; when a member leaves, a new member takes its place."""
         self.open()
         while not is_over():
             self.progress.await_broker()  # joining or leaving without a broker would block
@@ -119,7 +120,7 @@ class RealMember(RealWriter):
             message = consumer.poll(0) if left else None
 
     def _take(self, message: Message) -> None:
-        """Add a record. Note the error of a lost position; the client handles all other errors."""
+        """Add a record, or note that the position is lost; the client handles all other errors."""
         error = message.error()
         if error is not None:
             self._is_lost |= error.code() == KafkaError._AUTO_OFFSET_RESET

@@ -1,9 +1,9 @@
 """Concurrent histories of real clients, with a broker process that is killed meanwhile.
 
 A history has a topic of two partitions and a topic for copies, a writer for each client library, a
-reader of committed records, and two members of a group that copy the records. All steps of a set of
-histories are counted together, and at drawn counts their broker is killed and restarted on its
-directory.
+reader of committed records, and two members of a group that copy the records. The histories of a
+set share a broker, and their steps are counted together. When the count reaches certain random
+numbers, the broker is killed and restarted on its directory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,8 @@ from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 TRANSACTIONS: Final = 5
 KILLS: Final = range(2, 5)
-# Approximate number of counted steps of a history; kills occur during these steps.
+# Approximate number of steps of a history, as `Progress` counts them. The kills are spread over
+# these steps.
 STEPS_OF_A_HISTORY: Final = 60
 THREADS_OF_A_HISTORY: Final = 5
 # Time limit in seconds; a quiet machine needs only some seconds, a busy one more.
@@ -99,7 +100,7 @@ class Story:
         return [*work, reading]
 
     def _is_copied(self) -> bool:
-        """Whether members copied all committed values; copies with an unanswered commit count."""
+        """Whether all committed values have copies; copies whose commit got no response count."""
         writers = {each.name for each in self._writers}
         written, copied = set[int](), set[int]()
         for each in list(self.history.transactions):
@@ -142,13 +143,13 @@ def read_all(
 
 
 def commit_beginnings(client: RawClient, names: Names) -> None:
-    """Commit the first offsets for the group, in an ordinary commit.
+    """Commit offset 0 of each partition for the group, in an ordinary commit.
 
-    If a group has no committed offset, librdkafka 2.16 looks up the start of a partition, possibly
-    twice: at the beginning, and when it resumes. If the response to the first lookup is late,
-    librdkafka starts a timer for a second lookup, half a second later or when the broker is back.
-    The second lookup occurs even if records have been read in between. After a pause librdkafka
-    uses the response to the second lookup, and returns to the beginning.
+    Without a committed offset, librdkafka 2.16 may return to the beginning after it has read
+    records. It looks up the start of the partition. If the response is late, it starts a timer for
+    a second lookup, half a second later or when the broker is back. The second lookup occurs even
+    if records have been read in between. If the consumer was paused meanwhile, librdkafka then
+    continues at the start.
     """
     find_coordinator(client, names.group, GROUP_KEY)
     rows = [
@@ -168,7 +169,8 @@ def commit_beginnings(client: RawClient, names: Names) -> None:
 def committed_offset(client: RawClient, group: str, partition: Partition) -> int:
     """Return a group's committed offset in a partition, 0 if there is none.
 
-    If an open transaction has a pending commit, the call waits for the transaction's end.
+    If an open transaction contains a commit of this offset, the call waits for the transaction's
+    end.
     """
     find_coordinator(client, group, GROUP_KEY)
     wanted = OffsetFetchTopic(name=partition[0], partition_indexes=[partition[1]])
@@ -245,8 +247,8 @@ def histories(
 def _await(work: Sequence[Future[None]], stories: Sequence[Story]) -> None:
     """Return when all histories are done; raise a client's error.
 
-    The broker must run until then, even if one client has failed, so that the other clients can end
-    their transactions.
+    The broker must run until this function returns: even if one client has failed, the other
+    clients still have to end their transactions.
     """
     late = wait(work, END_S).not_done
     for story in stories:

@@ -5,8 +5,9 @@ A history has these topics and clients, and the history's seed decides the clien
 - a topic of two partitions, and a topic for copies;
 - three writers (of both protocols; one has a short timeout; a rival sometimes fences a writer);
 - three readers (one of them of all records);
-- two copiers that share the topic as members of a group (classic, of the consumer protocol, or one
-  of each), and read, write and commit the group's offsets in one transaction.
+- two copiers, which share the topic as members of a group (two classic members, two members of the
+  consumer protocol, or one of each); in one transaction, a copier writes copies and commits the
+  group's offsets for the values that it has read.
 
 Many histories share a broker, so that a kill hits each history at a different moment.
 """
@@ -72,7 +73,7 @@ async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
 
 
 async def finish(lives: Lives, names: Names, history: History) -> None:
-    """Read all partitions into the history. Call it when no transaction is open."""
+    """Read all partitions into the history; no transaction may be open."""
     for partition in (*names.partitions, *names.copies.values()):
         history.final[partition] = await _read_all(lives, partition, is_committed=True)
         history.stored[partition] = await _read_all(lives, partition, is_committed=False)

@@ -28,7 +28,7 @@ class Once(Copier):
     """Copies one value of each partition in one transaction."""
 
     async def copy_once(self, lives: Lives, calls: int, *, commit: bool, stubborn: bool) -> None:
-        """Run the transaction; the broker is killed after `calls` file calls of its end."""
+        """Run the transaction; in its end, the broker is killed after `calls` changing calls."""
 
         async def body(transaction: Transaction) -> bool:
             for source, value in zip(self.names.partitions, (1, 2), strict=True):
@@ -58,7 +58,7 @@ async def _story(lives: Lives, calls: int, *, newer: bool, commit: bool, stubbor
         return True
 
     await writer.transact(body)
-    # Its member has never joined: the offsets belong to a group without members.
+    # The copier's member never joins, so its offsets are those of a group without members.
     copier = Once(*parts("copier"), has_own_epochs=newer, member=ClassicMember(*parts("member")))
     await copier.init()
     await copier.committed(names.partitions[0])  # creates the topic of group offsets

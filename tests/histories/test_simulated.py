@@ -12,8 +12,8 @@ from tests.histories.history import History, Outcome
 from tests.histories.simulation import simulate
 from tests.worlds.memory_folder import memory_folder
 
-# Number of histories that share a broker and its kills. The number of kills depends on the number
-# of requests, 800 per history; the cost of a start depends on the number of topics.
+# Number of histories that share a broker and its kills. With more histories there are more requests
+# (800 per history), so more kills, and more topics, so slower starts.
 TOGETHER = 10
 PLAIN_RUN, SWEEP = 300, 100_000
 # Number of seeds of one test.

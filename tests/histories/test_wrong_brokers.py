@@ -94,5 +94,5 @@ def test_a_broker_that_names_committed_transactions_as_aborted_is_detected(
 def test_a_broker_that_fences_no_producer_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "check_producer", lambda *_: ErrorCode.NONE)
     monkeypatch.setattr(producers, "check_epoch", lambda *_: None)
-    # Threads decide the order of some steps, so 20 seeds sometimes don't find the fault.
+    # 20 seeds don't always find the fault, because threads decide the order of some steps.
     assert any(Fault.FENCED_WRITE in faults(histories(first, 20)[0]) for first in range(0, 100, 20))

@@ -67,9 +67,9 @@ class Writer(Client):
     Attributes:
         has_own_epochs: Whether it uses the newer protocol (KIP-890).
         timeout_ms: Timeout of its transactions.
-        own_id: Its transactional id; if empty, the name gives the id.
-        is_stubborn: Whether it repeats an unanswered request after the broker's restart, as clients
-            do; otherwise it initializes again.
+        own_id: Its transactional id; if empty, the id is derived from the client's name.
+        is_stubborn: Whether it repeats an unanswered request after the broker's restart, as real
+            clients do. If not, it gets its producer id again.
         ends_asked: Number of requests to end its transaction.
     """
 
@@ -128,7 +128,7 @@ class Writer(Client):
     async def transact(
         self, body: Callable[[Transaction], Coroutine[object, object, bool]]
     ) -> None:
-        """Run one transaction; `body` writes, and returns whether to commit."""
+        """Run one transaction; `body` sends the writes, and returns False to abort."""
         found = Transaction(self.name)
         self.history.transactions.append(found)
         self.added.clear()
@@ -154,7 +154,7 @@ class Writer(Client):
             transaction.outcome = Outcome.ABORTED  # its only commit request was refused
 
     def may_be_refused(self, transaction: Transaction, code: int) -> bool:
-        """Whether a timeout or a rival explains the refusal; a kill of the broker does not."""
+        """Whether a timeout or a rival may explain this refusal; a kill of the broker can't."""
         is_timed = self.timeout_ms == SHORT_MS
         return code in FENCED and (is_timed or transaction.fenced is not None)
 

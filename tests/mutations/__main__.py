@@ -40,7 +40,8 @@ KINDS: Final = ("comparison", "constant", "dropped call", "order of calls", "swa
 def drawn(packages: Sequence[str], count: int, seed: int) -> list[Mutation]:
     """Return `count` random changes, fewer if there are not so many.
 
-    One change is drawn from each pair of a package and a kind, then another one from each pair.
+    The draw goes round all pairs of a package and a kind of change: one change of each pair, then a
+    second one, and so on.
     """
     pools: dict[tuple[str, str], list[Mutation]] = {}
     for package in packages:

@@ -161,7 +161,7 @@ class _Finder(ast.NodeVisitor):
             self.generic_visit(node)
 
     def generic_visit(self, node: ast.AST) -> None:
-        """Visit the children; also add swaps of neighboring calls of a body."""
+        """Visit a node's children; in a body of statements, also add swaps of neighboring calls."""
         body = getattr(node, "body", None)
         if isinstance(body, list) and not isinstance(node, ast.If):
             self._order(body)

@@ -20,8 +20,8 @@ import coverage
 from tests.mutations.sites import Mutation, modules
 
 _FAILED: Final = "FAILED "
-# Seconds between the modification times that two changes of a file get. So caches of compiled code
-# notice each change, even if two changes happen within a second.
+# Seconds by which each change of a file increases its modification time. So Python's caches of
+# compiled code notice each change, even if two changes happen within a second.
 _STEP_S: Final = 2
 # Time limit of a test, in seconds, because a change can make a loop endless.
 _TEST_LIMIT_S: Final = 30
@@ -29,8 +29,8 @@ _PYTEST: Final = (
     *("--core", "-x", "-q", "-rfE", "--no-header", f"--timeout={_TEST_LIMIT_S}"),
     *("-p", "no:randomly", "-p", "no:cacheprovider"),
 )
-# Limits of the first pytest process: seconds, and number of tests; each later process runs up to
-# four times as many tests.
+# Limits of the first pytest process: seconds, and number of tests. Each later process has four
+# times the limits of the process before it.
 _FIRST_S: Final = 8.0
 _FIRST_TESTS: Final = 200
 

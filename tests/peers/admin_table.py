@@ -71,8 +71,8 @@ def _of_cluster(word: str) -> tuple[Need, ...]:
     return _of(ResourceType.CLUSTER, CLUSTER, word)
 
 
-# All rights that each step needs with a real client, including those for earlier requests
-# (metadata, a group's coordinator).
+# The rights that each step needs with a real client, including those for the client's earlier
+# requests (metadata, a group's coordinator).
 NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     Step.GROW: _of(TOPIC, MADE, "ALTER"),
     Step.SET: _of(TOPIC, MADE, "ALTER_CONFIGS"),
@@ -96,7 +96,7 @@ NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     ),
     **dict.fromkeys((Step.CHANGE_QUOTAS, Step.SET_BROKER), _of_cluster("ALTER_CONFIGS")),
 }
-# Rights that are sufficient for these steps in place of the rights in NEEDS.
+# For some steps, the cluster right that is sufficient in place of the rights in NEEDS.
 INSTEAD: Final[Mapping[Step, Need]] = {
     Step.CREATE: Need(ResourceType.CLUSTER, CLUSTER, Operation.CREATE),
     Step.DELETE: Need(ResourceType.CLUSTER, CLUSTER, Operation.DELETE),

@@ -92,10 +92,10 @@ class ConsumerTalk(Talk):
     ) -> ConsumerGroupHeartbeatResponse:
         asked = self.beat_request(member, epoch, **fields)
         answer = self.ask(CONSUMER_GROUP_HEARTBEAT, version, asked)
-        # With an assignment interval of 0, tidelog computes one target per iteration of its loop
-        # (docs/differences.md). The heartbeat's response may arrive before the iteration ends. The
-        # response to the next request arrives in a later iteration, so the next heartbeat is
-        # processed in a later iteration, too.
+        # With an assignment interval of 0, tidelog computes one target assignment per iteration of
+        # its event loop (docs/differences.md). A heartbeat's response may arrive before that
+        # iteration ends. The response to the next request is sent in a later iteration, so the next
+        # heartbeat can't belong to the same iteration as this one.
         self.client("a").ask(METADATA, 12, MetadataRequest(topics=[]))
         return answer
 
@@ -180,8 +180,8 @@ def ids_of(bootstrap: str) -> dict[str, UUID]:
 def await_topics(bootstrap: str) -> None:
     """Send heartbeats of another group until the coordinator knows both topics.
 
-    Kafka's coordinator reads topics from an image of the metadata, which is updated after the
-    topics' creation. The update raises the epoch of an existing group by one.
+    Kafka's coordinator reads topics from a metadata image, which Kafka updates some time after a
+    topic's creation. The update would raise the epoch of an existing group by one.
     """
     talk = ConsumerTalk(bootstrap, "the topics are known")
     try:
@@ -198,8 +198,8 @@ def await_topics(bootstrap: str) -> None:
 def create_apart(kafka: Broker) -> dict[str, UUID]:
     """Create both topics in Kafka, with ids in different buckets of a Java hash table.
 
-    If both ids were in one bucket, the topics would have the iteration order of an immutable set,
-    which differs in each JVM.
+    With both ids in one bucket, the order of the topics would be that in which Java iterates over
+    an immutable set. This order differs between JVMs.
     """
     kafka.create_topic(ROUTES, ROUTES_PARTITIONS)
     for _ in range(CREATE_TRIES):

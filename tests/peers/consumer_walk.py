@@ -27,7 +27,8 @@ from tidelog.protocol.messages.group_records import (
 )
 from tidelog.protocol.messages.shared import GroupProtocol, TopicPartitions
 
-# `!` sorts before all characters of a random id.
+# Ids of members of the consumer protocol. `!` sorts before all characters of ids that brokers
+# create.
 CONSUMERS = ("!a", "!b", "!c", "!d", "!e")
 SEATS: Mapping[str, str | None] = {
     **dict.fromkeys(CONSUMERS),
@@ -95,7 +96,7 @@ class Walk:
         return f"{action.__name__[1:]} {self._name} {self._other} {self._topics} {self._number}"
 
     def _draw(self) -> None:
-        """Draw the values that any action may need, so that both walks draw the same values."""
+        """Draw all values that an action may need, so that both walks draw the same values."""
         self._name = self._random.choice(CONSUMERS)
         self._other = self._random.choice(CLASSICS)
         self._topics = self._random.choice(TOPICS)
@@ -115,7 +116,7 @@ class Walk:
         return {"topic_partitions": self.talk.owned.get(self._name, [])}
 
     def _say(self, more: Mapping[str, object], epoch: int | None = None) -> None:
-        """Send a heartbeat of a known member; a given `epoch` does not change the tracked epoch."""
+        """Send a heartbeat of a known member, with its tracked epoch or with a given `epoch`."""
         if self._name not in self.talk.epochs:
             return
         if epoch is None:

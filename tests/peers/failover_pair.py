@@ -80,7 +80,7 @@ class Pair:
         partitioner: str = "consistent_random",
         size: int = 0,
     ) -> None:
-        """Append records in this order; a number gives a record's key, value and create time."""
+        """Append a record per number, in this order; key, value and create time follow from it."""
         producer = Producer(broker.client_config(linger_ms=0, partitioner=partitioner))
         for number in numbers:
             producer.produce(

@@ -63,8 +63,8 @@ class OurLog:
         )
         self.log = Log.open_writable(self.context, options)
         while isinstance(self.log.failure, DamagedLog):
-            # Kafka truncates the log at the damage, and so removes valid batches after it. tidelog
-            # leaves this decision to the log's owner.
+            # Kafka truncates the log where the damage begins, and so removes the valid batches that
+            # follow. tidelog leaves this decision to the log's owner.
             cut_to_sound_prefix(self.log)
             self.log = Log.open_writable(self.context, options)
 

@@ -156,7 +156,7 @@ def _settings() -> Iterator[Question]:
         value = ConfigValue(name="nothing", value="1")
         whole = AlterConfigsResource(resource_type=kind, resource_name="nothing", configs=[value])
         changing = AlterConfigsRequest(resources=[whole], validate_only=True)
-        # Each resource is named once: Kafka never responds to an AlterConfigs that names one twice.
+        # The resource is named once: Kafka never responds if an AlterConfigs names it twice.
         yield Question(f"change kind {kind}", api.ALTER_CONFIGS, 2, changing)
         step = IncrementallyAlteredConfig(name="nothing", config_operation=0, value="1")
         part = IncrementalAlterConfigsResource(

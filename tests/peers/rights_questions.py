@@ -90,7 +90,8 @@ STRANGE_ID: Final = UUID(int=0x1234_5678_0000_4000_8000_000000000001)
 T0: Final = 1_700_000_000_000
 BATCH: Final = bytes(build_batch([NewRecord(value=b"v", timestamp=T0)]))
 WAIT_MS: Final = 90_000
-# Users with these rights don't request the deletion of `flights`, which other users read.
+# Users whose rights allow the deletion of `flights`. They don't request it, because other users
+# still read `flights`.
 MAY_DELETE: Final = frozenset(
     {
         "topic-delete",

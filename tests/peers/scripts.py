@@ -17,7 +17,8 @@ Step = dict[str, object]
 PRODUCERS = (9_000, 9_001, 9_002)
 # Kafka's limit on create times ahead of the clock is an hour; some records exceed it.
 TOO_LATE = T0 + 10 * 3_600_000
-# Leader epoch of a follower's fetch: batches with a later epoch are dropped (KAFKA-18723).
+# Leader epoch in a follower's Fetch request: the follower drops received batches that have a later
+# epoch (KAFKA-18723).
 EPOCH_LIMIT = 1_000
 COPY_LIMIT = 1_500
 
@@ -170,10 +171,11 @@ def follower_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
     rng = random.Random(f"follower {seed}")
     config = draw_config(rng)
     config.pop("compression.type", None)
-    # If one append has more entries than the index can hold, Kafka itself gets stuck.
+    # Large enough for the index entries of any append: with a smaller index, Kafka itself gets
+    # stuck.
     config["segment.index.bytes"] = "4096"
-    # Both sides refuse a message set larger than a segment; Kafka does so only after it has
-    # recorded the leader epoch.
+    # Both sides refuse an append that is larger than a segment, but Kafka first records the
+    # append's leader epoch.
     config["internal.segment.bytes"] = rng.choice(("1500", "2000", "8000", "100000"))
     batches = _copied_batches(rng, legacy=rng.random() < 0.4)
     found: list[Step] = []
@@ -237,9 +239,9 @@ def worn_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
 class _WornLife:
     """State of a script: the clock, and the end offset of each batch.
 
-    Truncations are only at edges of batches. At an offset inside a batch the two logs would differ:
-    Kafka's log continues at this offset and leaves a gap, while ours continues after the last whole
-    batch.
+    The script truncates only at edges of batches. After a truncation at an offset inside a batch,
+    the two logs would differ: Kafka's log continues at this offset and leaves a gap, while ours
+    continues after the last whole batch.
     """
 
     def __init__(self, rng: random.Random) -> None:

@@ -53,8 +53,8 @@ from tidelog.types import NewRecord
 
 GROUP_CONFIG: Final = 32
 Ack = tuple[int, int, list[int]]
-# Error code of a response. For each partition: its index, the error codes of fetch and
-# acknowledgement, the acquired ranges, and the base offsets of the batches.
+# Parts of a response: its error code, then for each partition its index, the error codes of fetch
+# and acknowledgement, the acquired ranges, and the base offsets of the batches.
 Told = tuple[int, list[tuple[int, int, int, list[tuple[int, int, int]], list[int]]]]
 
 
@@ -206,7 +206,8 @@ class Side:
         request = IncrementalAlterConfigsRequest(resources=[resource])
         answer = self.client.ask(INCREMENTAL_ALTER_CONFIGS, 1, request)
         assert [each.error_code for each in answer.responses] == [0]
-        # Kafka's broker applies the change together with the next metadata image.
+        # Kafka's broker applies the change some time after its response, with the next metadata
+        # image.
         until(lambda: self._settings(*texts), lambda shown: shown == texts)
 
     def _settings(self, *names: str) -> dict[str, str | None]:

@@ -328,8 +328,8 @@ def showing(name: str, *keys: str) -> Question:
     return ask
 
 
-# Settings whose values differ on Kafka's broker: the tests set the first setting, and a feature of
-# Kafka's cluster sets the second setting.
+# Settings whose values differ on Kafka's broker. The settings of the tests' Kafka change the first
+# value, and a feature of Kafka's cluster changes the second one.
 OTHERWISE: Final = frozenset({"file.delete.delay.ms", "min.insync.replicas"})
 
 
@@ -422,7 +422,7 @@ def test_appended_and_removed_list_items_give_equal_values(pair: Pair) -> None:
 
 
 def await_settings(pair: Pair) -> None:
-    """Wait until Kafka's broker shows the last change, which the controller has made before."""
+    """Wait until Kafka's broker shows the last change; its controller made the change earlier."""
     question = showing("set", "retention.ms")
     until_so(lambda: any("5" in row for row in question(pair.kafka)), "the last change shows")
 

@@ -189,7 +189,7 @@ def described(log: bytes) -> list[object]:
 def test_a_delete_horizon_set_by_a_producer_is_stored_equally(
     kafka_oracle: Oracle, quick_path: Path, name: str, codec: Codec
 ) -> None:
-    """Both accept the bit; a batch stored unchanged keeps it, and a rewritten batch loses it."""
+    """Both logs accept a delete horizon: unchanged batches keep it, rewritten batches lose it."""
     records = [NewRecord(key=b"k", value=None, timestamp=NOW + at) for at in range(3)]
     batch = build_batch(records, codec=codec, delete_horizon_ms=NOW - 1000)
     theirs, their_log, ours, our_log = both(kafka_oracle, quick_path, CONFIGS[name], batch)
@@ -217,8 +217,8 @@ def both(
 def wrong_deltas() -> bytearray:
     """Return a batch of three records with offset deltas 0, 2, 2."""
     batch = build_batch([NewRecord(key=b"k", timestamp=NOW)] * 3)
-    # Position of the second record's offset delta: after the header and the first record of 8
-    # bytes, then after length, attributes and timestamp delta of one byte each.
+    # Position of the second record's offset delta. Before it are the header, the first record (8
+    # bytes), and the second record's length, attributes and timestamp delta (1 byte each).
     at = HEADER_SIZE + 8 + 3
     assert batch[at] == 2, "the varint of 1"
     batch[at] = 4

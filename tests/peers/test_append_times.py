@@ -40,7 +40,7 @@ class Model:
         now_ms: Clock of both sides; it does not go back.
         ours: Append times of our records by the records' values.
         leader_epoch: Leader epoch of the log; it increases with every session.
-        count: Number of values used.
+        count: Number of values written so far; each value is unique.
     """
 
     rng: random.Random
@@ -130,7 +130,7 @@ def test_no_record_gets_anothers_append_time(
             known += our_session(model, directory, end=end)
             kafka_session(model, kafka_oracle, directory)
         known += our_session(model, directory, end="close")
-    # Without this check, a log that returns no append times at all would pass.
+    # Without this check, the test would pass with a log that returns no append times at all.
     assert known > 20 * SEEDS_PER_TEST
 
 

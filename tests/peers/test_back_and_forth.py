@@ -29,10 +29,10 @@ class Model:
         values: Value by offset; a gap is a control record.
         keys: Key by offset.
         appended_ms: Append time by offset; missing for Kafka's appends.
-        wrong: The wrong append times that we returned, by offset.
-        known: Number of right append times returned.
+        wrong: Append times that tidelog returned but that are wrong, by offset.
+        known: Number of append times that tidelog returned and that are right.
         clock: Clock of our sessions.
-        count: Number of values used.
+        count: Number of values written so far; each value is unique.
     """
 
     values: dict[int, bytes] = field(default_factory=dict)

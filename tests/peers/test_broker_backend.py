@@ -25,7 +25,8 @@ from tidelog.types import IsolationLevel, NewRecord, TimestampType, TopicPartiti
 pytestmark = pytest.mark.kafka
 
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
-# tidelog's own client does not support this setting, so reads with this setting use librdkafka.
+# tidelog's own client does not support `kafka.socket.keepalive.enable`, so reads with this option
+# use librdkafka.
 WAYS = {"batches": {}, "librdkafka": {"kafka.socket.keepalive.enable": "true"}}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,7 +1,7 @@
 """Real Kafka and our broker respond equally to changes of a running broker's settings.
 
-Texts about values are not compared, because the brokers word them differently. For values that were
-set by a name with another unit, synonyms are not compared either.
+Texts about values are not compared, because the brokers word them differently. Nor are the synonyms
+of a setting compared if its value was set under another name, in another unit.
 """
 
 from functools import partial
@@ -225,7 +225,7 @@ def test_settings_have_kafkas_types_and_those_without_effect_its_defaults(
 
 
 def test_a_setting_set_to_its_default_is_described_as_set(kafka_broker: Broker) -> None:
-    """Both have `num.partitions=1` in their settings, which is also the default."""
+    """Both brokers are started with `num.partitions=1`, which is also the default."""
     with (
         tidelog.broker(settings={"node.id": OWN, "num.partitions": "1"}) as broker,
         RawClient(broker.bootstrap_servers) as own,
@@ -252,7 +252,7 @@ def test_settings_of_a_new_topic_have_kafkas_order(
 def test_only_kafka_sets_min_insync_replicas_in_a_new_cluster(
     clients: tuple[RawClient, RawClient], kafka_broker: Broker, ours: "Ours"
 ) -> None:
-    """Kafka sets the value by a feature that we don't have; our default has the same value."""
+    """A feature of Kafka sets the value. tidelog lacks the feature; its default is the same."""
     kafka_broker.create_topic("in-step")
     ours.call(lambda node: node.topics.create("in-step", 1))
     kafka, own = (described(client, TOPIC, "in-step")[LEAST] for client in clients)

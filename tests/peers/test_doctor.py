@@ -80,7 +80,7 @@ def test_a_brokers_directory_is_sound(
         for topic in ("plain", "stamped", "worn"):
             send_drawn(kafka_oracle, broker, topic)
         broker.await_line("cleaned log worn-0")
-        # A cleaning during the check may replace files.
+        # A cleaning during a check may replace files and cause a finding, so the check is repeated.
         until_equal([], lambda: errors(look(broker.log_dir)))
         broker.stop()
         closed = look(broker.log_dir)

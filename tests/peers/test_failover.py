@@ -24,7 +24,7 @@ def pair(kafka_broker: Broker, second_broker: Broker, request: pytest.FixtureReq
 
 
 def test_the_reordering_of_kip_33_loses_no_message(pair: Pair) -> None:
-    """m1 was created before m2; the log of A has m2 before m1, the log of B m1 before m2."""
+    """m1 was created before m2. The log of A has m2 first, and the log of B has m1 first."""
     pair.create()
     m1, m2 = 10, 11
     pair.send(pair.a, [*range(10), m2, 12, 13, m1, *range(14, 20)])
@@ -45,7 +45,8 @@ def test_the_reordering_of_kip_33_loses_no_message(pair: Pair) -> None:
     assert pair.committed(pair.b) < 0
     safe = pair.failover("--max-latency", "3s", "--verify", "--execute")
     assert safe.code == 0, safe.err
-    # Consumed records that were created since 3 s before m2 are read again: 8, 9 and m2 itself.
+    # On B the group starts at the records that were created 3 s before m2. So it reads three
+    # consumed records again: 8, 9 and m2 itself.
     assert safe.verdict["missed"] == 0
     assert safe.verdict["duplicates"] == 3
     assert safe.starts == {0: 8}
@@ -71,7 +72,8 @@ def test_append_times_serve_on_either_side(pair: Pair, from_kind: str, to_kind: 
     both_create = (from_kind, to_kind) == ("CreateTime", "CreateTime")
     assert verdict["compared"] == ("key, create time, value" if both_create else "key, value")
     assert (verdict["unconsumed"], verdict["missed"], verdict["absent"]) == (15, 0, 0)
-    # A latency of an hour covers all records, so the group reads all consumed records again.
+    # All records were created within the maximum latency (an hour), so the group reads all consumed
+    # records again.
     assert (verdict["after"], verdict["duplicates"], verdict["only_on_b"]) == (40, 25, 0)
     assert pair.committed(pair.b) == 0
 
@@ -111,7 +113,7 @@ def test_a_latency_that_cant_be_measured_is_refused_with_the_reason(pair: Pair) 
 
 
 def test_the_latency_of_stamped_topics_is_read_from_their_batches(pair: Pair) -> None:
-    """All records are appended before the measurement; the latencies are exact nevertheless."""
+    """Batches have append times, so latencies of records from before the measurement are exact."""
     pair.create("LogAppendTime")
     now = SystemClock().now_ms()
     pair.created = {number: now - 10 * number for number in range(100)}

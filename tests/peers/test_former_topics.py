@@ -30,8 +30,8 @@ from tidelog.server.groups.requests import CommitRequest
 pytestmark = pytest.mark.kafka
 
 GROUP: Final = "readers"
-# A partition for each kind of commit: in a transaction, by topic name, by topic id, for a former
-# topic with this name, without a topic id.
+# Partitions, one for each kind of commit: in a transaction, by the topic's name, by the topic's id,
+# by the id of a deleted topic of this name, and without a topic id.
 IN_TRANSACTION, BY_NAME, BY_ID, FORMER, UNKNOWN = range(5)
 LOADING: Final = {14, 15, 16}
 Told = dict[int, tuple[int, int]]

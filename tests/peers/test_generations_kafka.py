@@ -1,8 +1,8 @@
 """Kafka's cleaner cleans logs after our generational cleaner, when all horizons have passed.
 
-Our cleaner skips segments with little garbage, so these segments keep older records of keys, at
-offsets below the cleaned segments. Kafka assumes that every key has at most one record below the
-offset in `cleaner-offset-checkpoint`, and removes tombstones on this assumption.
+Our cleaner skips segments with little garbage. So older records of a key may remain in such
+segments, although later segments are cleaned. Kafka assumes that every key has at most one record
+below the offset in `cleaner-offset-checkpoint`, and removes tombstones on this assumption.
 """
 
 import random
@@ -118,7 +118,8 @@ class Lives:
 def add_cold(log: Log) -> None:
     """Append segments whose keys are updated rarely.
 
-    The first segment has a transaction's record; its marker is after all of these segments.
+    The first segment also has a transaction's record. The transaction's commit marker follows after
+    all of these segments.
     """
     sent = [NewRecord(key=b"sent", value=b"once", timestamp=T0)]
     data = build_batch(sent, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
@@ -138,7 +139,8 @@ def delete_cold(log: Log, dice: random.Random) -> None:
 def taken_over(oracle: Oracle, side: Ours, first_dirty: int, passes: int) -> None:
     """Run Kafka's cleaner `passes` times, each after all horizons have passed.
 
-    Each run starts at the same offset, because Kafka skips a log without dirty records.
+    In each run, records from the same offset on count as dirty, because Kafka skips a log without
+    dirty records.
     """
     now_ms = side.clock.now_ms()
     for _ in range(passes):
@@ -184,8 +186,7 @@ def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_pa
     """Kafka removes a tombstone although an older value remains, so the deleted key is back."""
     lives = Lives.lived(quick_path, 0, PARTIAL_ROUNDS)
     side = lives.copy(quick_path / "theirs")
-    # The dirty part begins 9 offsets before the end, because Kafka cleans nothing without dirty
-    # records.
+    # The last 9 offsets count as dirty, because Kafka does not clean a log without dirty records.
     taken_over(kafka_oracle, side, lives.end - 9, 1)
     assert replayed(side.records(COMMITTED)).keys() - lives.expected.keys()
 
@@ -209,8 +210,8 @@ def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> Non
         stopped_kafka.kill()
     left = [seen for seen in ours.records(COMMITTED) if seen.offset < end]
     assert len({seen.key for seen in left}) == len(left)
-    # Kafka removes the tombstones whose delete horizon our cleaner has set, because the horizon has
-    # passed. For other tombstones, Kafka sets a horizon.
+    # Kafka removes the tombstones whose delete horizon our cleaner had set, because this horizon
+    # has passed. Other tombstones remain, and Kafka sets their horizon now.
     assert len(tombstones(ours) & waiting) < len(waiting)
 
 

@@ -26,8 +26,8 @@ def lag(
     wait: Callable[[float], None] = lambda _seconds: None,
 ) -> Ended:
     env = Env(clock=clock or ManualClock(T0 + 1000 * SECOND))
-    # With a stopped clock nothing times out: every response arrives, or the test's time limit ends
-    # the test.
+    # The clock is stopped, so the command never times out: it gets every response, or the test's
+    # time limit ends the test.
     return tidelog("lag", group, "-b", broker.bootstrap, "-o", "json", *more, env=env, wait=wait)
 
 
@@ -132,7 +132,7 @@ def test_speed_and_time_to_catch_up_over_samples(kafka_broker: Broker) -> None:
     at = [0]
 
     def wait(seconds: float) -> None:
-        """Instead of waiting, commit thirty more offsets for the group and append ten records."""
+        """Do not wait: advance the clock, move the group's offset on by 30, append ten records."""
         clock.advance(int(seconds * SECOND))
         at[0] += 30
         commit(kafka_broker, group, topic, {0: at[0]})

@@ -1,8 +1,8 @@
 """ListOffsets: responses of Kafka's broker, compared with our lookups in the same files.
 
 The tests look up every distinct timestamp of every log, one ms before and after it, and every
-special value. If Kafka does not find the right record, the response must be what a model of Kafka's
-search method finds (docs/differences.md).
+special value. If Kafka does not find the right record, its response must equal the result of a
+model of Kafka's search method (docs/differences.md).
 
 A plain run has 60 logs, a sweep 1,000. The logs are transactional, compressed, out of order, in
 formats 0, 1 and 2, have deleted records, or are compacted by Kafka.
@@ -42,7 +42,8 @@ from tidelog.storage.log.log_reader import LogView
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3_600)]  # a sweep creates 1,000 logs
 
-# Topics, each with whether its logs also have batches of old formats, as a follower copies them.
+# Topics. The value is True if a topic's logs also have batches of old formats, as a follower copies
+# them.
 TOPICS = {"sent": False, "copied": True, "trimmed": False, "compacted": True}
 SETTINGS = {"compacted": {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.0"}}
 PLAIN_RUN, SWEEP = 15, 250
@@ -81,7 +82,7 @@ def home_of_logs(
     broker = Broker(kafka_jars, kafka_oracle, folder, settings=later)
     try:
         make_logs(broker, count)
-        # Computed before the cleaner runs, because the cleaner deletes files.
+        # Find the partitions to clean before the cleaner runs, because the cleaner deletes files.
         wanted = cleanable(broker, "compacted", count)
         broker.start()
         broker.await_cleaned(wanted)

@@ -151,7 +151,7 @@ def test_an_extension_that_must_be_understood_is_refused_earlier_than_by_kafka(
 def test_only_kafka_accepts_extensions_that_the_proof_does_not_cover(
     doors: tuple[Door, Door], mechanism: str, extension: str
 ) -> None:
-    """Kafka's proof omits extensions; Kafka refuses a proof over the whole message (RFC 5802)."""
+    """Kafka's proof omits extensions, although RFC 5802 requires a proof over the whole message."""
     told = answers(doors, mechanism, USUAL, lambda it: it.text().replace(",p=", extension))
     assert told == [IS_IN, refusal(mechanism, GOES_ON)]
 
