@@ -87,7 +87,7 @@ class RecordRules:
     def flagged(self, count: int) -> InvalidTimestamp:
         """Return the error for a batch in which a producer has set the LogAppendTime flag.
 
-        The error lists the batch's `count` records, at most `RECORD_ERROR_LIMIT` of them.
+        The error lists at most `RECORD_ERROR_LIMIT` of the batch's `count` records.
         """
         reason = "producers must not set LogAppendTime, the log sets it"
         return InvalidTimestamp(

@@ -201,8 +201,8 @@ def recover(
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
-    # The states are passed on from segment to segment. If the states were loaded for each segment,
-    # and there were no snapshots, all earlier segments would be read again.
+    # The producers' states are passed on from segment to segment. Loading the states anew for each
+    # segment would read all earlier segments again if there were no snapshots.
     states, unknown = _states_before(context, bases, first, tier_segments)
     for number in range(first, len(bases)):
         base = bases[number]
@@ -258,7 +258,7 @@ def _states_before(
 def _keep_txn_index(
     context: SegmentContext, base: int, scan: "_Scan", unknown: CorruptData
 ) -> DamagedLog | None:
-    """Use the entries of the `.txnindex` file, because the scan's entries are not certain.
+    """Keep the entries of the `.txnindex` file, because the scan's entries are uncertain.
 
     Return the damage in three cases: the file is damaged, it has no entry for the last abort
     marker, or it has an entry whose abort marker is not in the log. `unknown` is the reason why the
@@ -607,9 +607,9 @@ def leaves_doubt(failure: StorageFailure) -> bool:
 def mark_unsynced(context: SegmentContext) -> None:
     """Mark the partition's directory, so that other processes know that the disk has failed.
 
-    The mark is not synced. A power loss may remove the mark, but also clears the operating system's
-    cache: the next opening then reads what is really on disk, and needs no mark. If the disk can't
-    store the mark, the error is ignored, and there is no mark.
+    The mark is not synced. A power loss may remove the mark, but it also clears the operating
+    system's cache. The next opening then reads what is really on disk, and needs no mark. If the
+    disk can't store the mark, the error is ignored, and there is no mark.
     """
     with suppress(OSError):
         context.env.files.open(_mark(context), write=True, create=True).close()
@@ -618,8 +618,9 @@ def mark_unsynced(context: SegmentContext) -> None:
 def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailure | None:
     """If there is a mark, rewrite the data that may be missing on disk.
 
-    Returns: The error of a failed rewrite, for example of a full disk. After a failed rewrite the
-        partition can be read but takes no appends, and the mark is kept. None if the rewrite
+    Returns:
+        The error of a failed rewrite, for example because of a full disk. After a failed rewrite
+        the partition can be read but takes no appends, and the mark is kept. None if the rewrite
         succeeded or there is no mark.
     """
     try:
@@ -638,7 +639,8 @@ def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
     `recovery_point` are skipped. At the end, the mark is removed.
 
     Raises:
-        OSError: The disk still fails. Each file has its old content or was completely rewritten.
+        OSError: The disk still fails. After this error, each file has its old content or was
+            completely rewritten.
     """
     for base in _unsynced(context, recovery_point):
         for suffix in files.PRIMARY_SUFFIXES:

@@ -55,7 +55,8 @@ _READS_MAX: Final = 5
 
 # Maximum size in bytes of an active segment that is read to find aborted transactions that its
 # index lacks. The read happens when the log is opened and takes several ms. The read is needed
-# because an active segment has no zone map, which would show whether entries of the index are lost.
+# because only a zone map would show whether the index lacks entries, and an active segment has no
+# zone map.
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
@@ -85,8 +86,8 @@ class SegmentList:
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
         # For a reader: the base offsets of the segments and the directory's stamp, both as of the
-        # last read of the directory. The stamp is None if the segments may change while the
-        # directory's stamp stays the same.
+        # last read of the directory. The stamp is None if the segments can change without a change
+        # of the directory's stamp.
         self._named: list[int] = []
         self._stamp: files.FolderStamp | None = None
         self._transaction_start: int | None = None
@@ -195,7 +196,8 @@ class SegmentList:
         """Read the current state from disk; unchanged finished segments keep their loaded data.
 
         If no file was added, renamed or removed, only the last segment is read. If names change
-        because the holder of the lock carries out a commit, the directory is read again.
+        during the read, because the holder of the lock carries out a commit, the directory is read
+        again.
         """
         forget(self.context.env.files, self.context.directory)
         stamp = self._settled_stamp()
@@ -264,7 +266,7 @@ class SegmentList:
         return context.topic_id.int != 0 and now not in (None, context.topic_id)
 
     def _renew_overlay(self, names: Sequence[str]) -> None:
-        """Read the current commit records if a file's name shows that a commit may be pending."""
+        """If a file's name shows that a commit may be pending, read the current commit records."""
         context = self.context
         if context.overlay or any(name.endswith(_STAGED) for name in names):
             root = posixpath.dirname(context.directory)
@@ -319,6 +321,7 @@ class SegmentList:
         if not size or (segment.is_active and size > _LAST_WALKED_BYTES):
             return known
         # The writer may have added entries for later markers after this reader read the segment.
+        # These entries are ignored.
         seen = [entry for entry in known.entries if entry.last_offset < segment.end_offset]
         last = seen[-1] if seen else None
         markers = self._abort_markers(segment, last)
@@ -328,12 +331,13 @@ class SegmentList:
         earlier = [each for each in self.all if each.base_offset < segment.base_offset]
         rebuilt = rebuild_txn_index(self.context, segment, earlier)
         kept = [entry for entry in known.entries if not (is_torn and entry is last)]
-        # Old brokers wrote entries of empty transactions; these entries are only in the file. If
-        # the file and the rebuilt index both have an entry for the same marker, the file's entry is
-        # used: the rebuilt entry depends on snapshots, which may lack the start of the transaction.
+        # Old brokers also wrote entries for empty transactions; the rebuilt index lacks these
+        # entries. If the file and the rebuilt index both have an entry for the same marker, the
+        # file's entry is used: the rebuilt entry depends on snapshots, which may lack the start of
+        # the transaction.
         found = {entry.last_offset: entry for entry in (*rebuilt.entries, *kept)}
         if not is_torn and len(found) == len(kept):
-            return known  # the marker's producer had no open transaction
+            return known  # no entry is missing: the producer had no open transaction
         path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
         if is_torn:
             problem = "the last entry has no abort marker"
@@ -390,7 +394,7 @@ class SegmentList:
     def last_append_ms(self) -> int:
         """Return the last append time in ms, -1 if it is unknown.
 
-        The last append time may be only in a batch header.
+        In some logs, only the header of a batch has the last append time.
         """
         stamped = None
         local = self.local

@@ -41,8 +41,8 @@ class Adoption(NamedTuple):
         base_offset: Offset of the first record, the log end.
         leader_epoch: Epoch of every batch.
         append_ms: Append time of all records in ms; -1 if the append clock is off.
-        now_ms: Wall time in ms, which create times are compared with. If the append clock gives
-            only timestamps, this time is at least the last append time.
+        now_ms: Wall time in ms, which create times are compared with. For a topic with
+            LogAppendTime and without append times, this time comes from the append clock.
     """
 
     base_offset: int
@@ -244,8 +244,8 @@ class SegmentSwaps(LogPart):
         context = self._segments.context
         self._roller.write_snapshot(end_offset, self._producers.encode_snapshot())
         created = ActiveSegment.create(context, end_offset)
-        # The next append's row must not get a time that is rounded down below the time of these
-        # records.
+        # The time of the next append's row is rounded down, but must not be smaller than the time
+        # of these records.
         created.append_times.floor_ms = self._clock.last_ms
         context.env.files.sync_dir(context.directory)
         self._segments.replace_active(*new, created)

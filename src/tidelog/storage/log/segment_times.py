@@ -3,9 +3,9 @@
 With the clock `record-capped`, retention counts from the largest min(timestamp, append time) of the
 records. Usually the record with the largest timestamp was not appended before the time that its
 timestamp states. In this usual case the largest timestamp is the result; one index entry and one
-append time prove this. If the timestamp is ahead of the append time, a zone map gives the few
-batches that can contain the result. All records of a batch have one append time, so the batch's
-header gives the exact value. Without a zone map, an upper bound is used: the smaller of the
+append time suffice to prove this. If the timestamp is ahead of the append time, a zone map gives
+the few batches that can contain the result. All records of a batch have one append time, so the
+batch's header gives the exact value. Without a zone map, an upper bound is used: the smaller of the
 segment's largest timestamp and its largest append time. The upper bound exceeds the exact time by
 at most the time that it took to fill the segment.
 
@@ -93,17 +93,15 @@ def youngest_ms(log: "LogView", segment: Segment) -> int:
     return min(largest, times.arrival.ms)
 
 
-# Number of append times that usually suffice to show that no step larger than the granularity
-# setting divides all append times.
+# Number of append times to check first. These usually suffice to show that all append times have no
+# common divisor above the granularity setting.
 _FEW: Final = 16
 
 
 def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
-    """Return the largest step in ms that all known append times are multiples of.
+    """Return the largest step in ms of which all known append times are multiples.
 
-    The times may have been rounded to this step.
-
-    The result is at least the granularity.
+    The append times may have been rounded to this step. The result is at least the granularity.
     """
     if 0 < gcd(*rows.known_times(_FEW)) <= granularity_ms:
         return granularity_ms
@@ -195,7 +193,7 @@ class _Arrivals:
     def _bound(self, zone: "Zone") -> int:
         """Return an upper bound of the capped record times in a zone, in ms."""
         arrival_ms = self.at(zone.last_offset).ms
-        # If the append times of the whole segment are known, so are the append times of each zone.
+        # If all append times of the segment are known, the zone's append times need no check.
         is_known = self._times.is_append_known
         if not is_known and self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
             arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
@@ -216,8 +214,9 @@ class RecordRange:
         smallest_ms: Smallest timestamp of the records that were read; None if no record has a
             timestamp.
         untimed: Number of records without a timestamp among the records that were read.
-        skipped_ranges: Ranges [start, end) of offsets whose records may have a smaller timestamp.
-            The segment of these records is damaged, or has no zone map and is too large to read.
+        skipped_ranges: Ranges [start, end) of offsets that were not read, and whose records may
+            have a smaller timestamp. The segment of these records is damaged, or has no zone map
+            and is too large to read.
     """
 
     smallest_ms: int | None = None
@@ -351,9 +350,9 @@ def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MA
 def unknown_appends(log: LogView, segment: Segment, start: int, end: int) -> list[tuple[int, int]]:
     """Return ranges of a segment's offsets in [start, end) whose append time is unknown.
 
-    If the segment has a zone map that shows missing records, each range begins and ends at a batch,
-    and ranges without a batch are left out, because compaction removed their records. Otherwise,
-    ranges may contain offsets without a record.
+    If the segment has a zone map and the map shows missing records, each range begins and ends at a
+    batch. Ranges without a batch are then left out, because compaction removed their records.
+    Otherwise, ranges may contain offsets without a record.
     """
     spans = log.append_times_of(segment).unknown_in(start, end)
     zones = segment.zones if spans else None
@@ -434,7 +433,7 @@ def append_span(log: LogView) -> TimeSpan:
 
 
 def _append_ms(log: LogView, offset: int) -> int | None:
-    """Return the append time at an offset; None if it is unknown or only in a damaged batch."""
+    """Return an offset's append time; None if it is unknown or if only a damaged batch has it."""
     try:
         return log.append_time_of(offset)
     except CorruptData:

@@ -115,8 +115,8 @@ def cut_segments(
     dropped = [segment for segment in segments if segment.base_offset > offset]
     for segment in reversed(dropped):
         recovery.remove_segment_files(context, segment.base_offset)
-        # Each removal is synced before the next removal, because the log would have a hole if a
-        # crash kept only the removal of an older segment.
+        # Each removal is synced before the next removal. Otherwise a crash could keep only the
+        # removal of an older segment, and the log would have a hole.
         context.env.files.sync_dir(context.directory)
     if not remaining:
         return start_anew(context, [], offset)
@@ -305,8 +305,8 @@ class Truncator(LogPart):
         segments.keep(())
         segments.tier.cut(offset, local[0].base_offset, {})
         remaining = start_anew(context, local, offset)
-        # All producers are dropped, because nothing would end a transaction that was open at the
-        # log's end.
+        # No marker would ever end a transaction that was open at the old log end, so all producers
+        # are dropped.
         drop_snapshots(context, -1)
         self._epochs.clear()
         self._reload(remaining, offset)

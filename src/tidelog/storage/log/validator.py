@@ -17,9 +17,9 @@ Differences from Kafka:
 - Wrong offset deltas are repaired, in batches of at most `RENUMBERED_MAX` records. Kafka stores
   wrong offset deltas unchanged in an uncompressed batch, but refuses a compressed batch that has
   them.
-- If a producer sets the LogAppendTime flag in a batch on a CreateTime topic, the batch's largest
-  timestamp is set to the largest timestamp of its records. Kafka keeps the largest timestamp that
-  the producer put into the header.
+- A producer may set the LogAppendTime flag in a batch on a CreateTime topic. In this case the
+  batch's largest timestamp is set to the largest timestamp of its records. Kafka keeps the largest
+  timestamp that the producer put into the header.
 - Formats 0 and 1 are accepted only if the broker serves old clients, and are not converted.
 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
@@ -145,10 +145,10 @@ class Validator:
     def validate(self, data: Buffer, context: AppendContext) -> PendingAppend:
         """Check the batches of `data`, set their offsets, and return the append to write.
 
-        An incomplete batch at the end of `data` is left out. If `terms.owned` is true and the
-        buffer is writable, this method may change the caller's bytes. After an error these bytes
-        are unchanged. Exception: if the append has several `trusted` batches, some of the batches
-        may be changed.
+        An incomplete batch at the end of `data` is left out. If `context.terms.owned` is true and
+        the buffer is writable, this method may change the caller's bytes. After an error these
+        bytes are unchanged. Exception: if the append has several `trusted` batches, some of the
+        batches may be changed.
 
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is invalid.
@@ -231,7 +231,8 @@ class Validator:
             elif block is not None:
                 _BLOCKS.append(block)
 
-        # Set the fields that the log owns, in the caller's buffer if the buffer may be changed.
+        # Set the fields that the log owns. They are set in the caller's buffer if the buffer may be
+        # changed, else in a copy.
         if len(out) > self._append_limit:
             self._rules.check_total(len(out))
         if out is view and (view.readonly or not terms.owned):
@@ -458,8 +459,8 @@ class Validator:
             if first < expected or batch.last_offset < first:
                 reason = f"offsets {first} to {batch.last_offset}, expected {expected} or more"
                 raise InvalidRequest(f"{self._where}: {reason}")
-            # `last_offset_delta` decompresses a legacy wrapper. The first comparison avoids this
-            # unless the wrapper follows a large gap.
+            # `last_offset_delta` decompresses a legacy wrapper. This decompression is avoided
+            # unless the wrapper follows a large gap: the first comparison is then false.
             span = batch.last_offset - expected
             if span >= SEGMENT_OFFSETS and batch.last_offset_delta >= SEGMENT_OFFSETS:
                 reason = (

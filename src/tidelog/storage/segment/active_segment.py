@@ -51,8 +51,8 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
 
-# Maximum number of repeated reads. A reader reads a possibly damaged end again until two reads
-# agree.
+# Maximum number of repeated reads. If the end of a log looks damaged, a reader reads it again until
+# two reads agree.
 _LOOKS_MAX: Final = 3
 
 
@@ -62,7 +62,7 @@ class TailSegment(Segment):
     Attributes:
         damage: Damage after the sound part, if bytes that were on disk are unreadable; else None.
             With damage, `size_bytes` and `end_offset` include the damaged bytes, and `damaged` is
-            the error for them.
+            the error that reads of these bytes raise.
         sound_part: Part of the log file with sound batches.
         has_index_files: Whether the indexes were read from the files on disk, and not rebuilt from
             the log.
@@ -102,11 +102,11 @@ class TailSegment(Segment):
 
     @property
     def has_known_end(self) -> bool:
-        """Whether the segment provably reaches `end_offset`; if so, reads must reach it, too."""
+        """Whether the segment is known to reach `end_offset`; reads must then not stop earlier."""
         return self.damage is not None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
-        """Set size, end offset and largest timestamp; read from the last entries of the indexes on.
+        """Find size, end offset and largest timestamp by a scan from the last index entries on.
 
         At the first batch that is incomplete or invalid, the scan ends without an error, because
         another process may be writing this batch. If the last index entry names this batch, a crash
@@ -280,8 +280,8 @@ class TailSegment(Segment):
     def largest_timestamp(self) -> int:
         """Largest record timestamp, -1 if no record has one.
 
-        Damaged bytes may contain any timestamp. So if there is damage, the result is the largest
-        possible value, and a search reaches the damage.
+        Damaged bytes may contain any timestamp. With damage, the result is therefore the largest
+        possible value, so that a search reaches the damage and reports it.
         """
         return self.max_timestamp if self.damage is None else INT64_MAX
 
@@ -327,7 +327,7 @@ def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
     """Load the last segment from disk; check its indexes, and rebuild wrong indexes in memory.
 
     Another process may be writing the segment, so damage is reported only if two successive reads
-    find the same damage. Every read after the first read also reads the recorded end again.
+    find the same damage. Each repeated read also reads the recorded end again.
     """
     segment, damage = _loaded(context, base_offset, context.recorded_end(False))
     for _ in range(_LOOKS_MAX):
@@ -354,8 +354,9 @@ def _loaded(
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
     """Load a log's last segment; return the segment, and whether its end is damaged.
 
-    The log is being opened for writing. The first scan verifies no checksums. If this scan finds
-    damage, or bytes after the last batch, a second scan verifies checksums.
+    Use this function for a log that is being opened for writing. The first scan verifies no
+    checksums. If this scan finds damage, or bytes after the last batch, a second scan verifies
+    checksums.
 
     Args:
         empty: Creates the segment object, without reading a file.
@@ -446,7 +447,7 @@ class ActiveSegment(TailSegment):
 
     @classmethod
     def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
-        """Create an empty segment; replace stray files, but don't sync the new file names."""
+        """Create an empty segment; replace leftover files, but don't sync the new file names."""
         limit = index_limit_bytes(context.config)
         indexes = (
             OffsetIndex(base_offset, size_limit=limit),
@@ -507,7 +508,7 @@ class ActiveSegment(TailSegment):
         self.context.maps.forget(path)
 
     def distrust_indexes(self, problem: str) -> None:
-        """Rebuild both indexes in memory; the next append updates the files."""
+        """Rebuild both indexes in memory; the next append rewrites the files."""
         super().distrust_indexes(problem)
         self._must_rewrite = True
 
@@ -578,7 +579,7 @@ class ActiveSegment(TailSegment):
         return rows[0].append_ms if rows else UNKNOWN_MS
 
     def has_room(self, size_bytes: int, last_offset: int, max_timestamp: int, span_ms: int) -> bool:
-        """Return whether it is certain that `roll.should_roll` does not roll for an append.
+        """Return whether it is certain that `roll.should_roll` would not roll for this append.
 
         If the result is False, the caller has to call `should_roll`, which may or may not roll.
 
@@ -603,7 +604,7 @@ class ActiveSegment(TailSegment):
         """Begin an append: write an append-time row if the time changed.
 
         The caller then calls `write`, `finish` and `acknowledge`. No other operation may run on the
-        segment in between. Readers don't see the append before `acknowledge`.
+        segment in between. Readers don't see the append before the call of `acknowledge`.
 
         Args:
             first: The first batch, with its final offset, epoch and checksum.
@@ -638,8 +639,8 @@ class ActiveSegment(TailSegment):
     def acknowledge(self) -> None:
         """Make the append visible, after all its writes are done.
 
-        No call is made between the assignments, so a reading thread sees all of them or none of
-        them.
+        No call is made between the assignments, so no other thread can read only some of the new
+        values.
         """
         self.size_bytes, self.last_batch, self.end_offset = self._written
 

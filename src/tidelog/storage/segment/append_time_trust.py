@@ -8,7 +8,7 @@ row's offset alone does not prove that the row is right. Two things can prove a 
 1. `append-time-checkpoint`, written at every clean close, has the log end and the base offset and
    fingerprint of the last batch. If the last batch still exists, the log was never truncated below
    the recorded log end. So every row below the recorded log end is right, even if compaction has
-   removed records since.
+   removed records since that close.
 2. Rows after the recorded log end, or all rows if the checkpoint does not match the log, are
    checked by fingerprint. A row is proven if the batch at its offset has the row's fingerprint. A
    log is truncated and appended to only at its end, so a proven row also proves every row before

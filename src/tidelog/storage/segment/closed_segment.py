@@ -84,7 +84,8 @@ class ClosedSegment(Segment):
         """Drop maps and indexes if the log file was removed or replaced.
 
         Otherwise drop append times, aborted transactions and the zone map if their files have
-        changed, and look again for a missing zone map, which is written some time after the roll.
+        changed. If there was no zone map, look for one again, because it is written some time after
+        the roll.
         """
         if self.was_replaced():
             self.unload()
@@ -250,7 +251,7 @@ class ClosedSegment(Segment):
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Store that batches fill the segment up to its end; only the segment's writer knows this.
+        """Mark the segment as whole batches up to its end; only the segment's writer knows this.
 
         `size_bytes` is the size of these batches.
         """
@@ -272,7 +273,7 @@ class ClosedSegment(Segment):
 
     @cached_property
     def is_dense(self) -> bool:
-        """Whether each offset up to the last batch has a record.
+        """Whether there is a record for each offset from the base offset to the last batch's end.
 
         The first use reads the headers of all batches, and decompresses legacy wrappers.
         """
@@ -321,8 +322,8 @@ class ClosedSegment(Segment):
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
         """Return the zone map if its times on `clock` equal the segment's times; else None.
 
-        For a caller that visits very many segments: in contrast to `zones_on`, a map that was not
-        in memory before is not kept, and the log is not mapped.
+        Unlike `zones_on`, this method does not keep a map that it loads, and does not map the log.
+        It is meant for callers that visit very many segments.
         """
         if self._zones_loaded:
             return self.zones_on(clock)

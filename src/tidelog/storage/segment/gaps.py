@@ -3,13 +3,13 @@
 If no record of a log was ever compacted or erased, the log has every offset from its start to its
 end. Aborted records and the markers of transactions and leader changes keep their offsets, and
 retention and DeleteRecords remove records only from the start. Compaction and erasing remove
-records from the middle. So a gap is a loss if the topic is not compacted and nothing indicates that
-records were ever compacted or erased. Indications of a compaction or an erasure are: the file
-`compaction-history` (erasing writes it, too); the mark of gaps that were copied from a leader; the
-partition's offset in Kafka's `cleaner-offset-checkpoint`; and missing offsets within the segment
-before the gap. If a directory has neither `tidelog-topics.json` nor Kafka's checkpoint, the cause
-of a gap is unknown, and the gap is not treated as a loss. An example is a copy of a single
-partition.
+records from the middle. So a gap is a loss if two conditions are met: the topic is not compacted,
+and nothing indicates that records were ever compacted or erased. Indications of a compaction or an
+erasure are: the file `compaction-history` (erasing writes it, too); the mark of gaps that were
+copied from a leader; the partition's offset in Kafka's `cleaner-offset-checkpoint`; and missing
+offsets within the segment before the gap. If a directory has neither `tidelog-topics.json` nor
+Kafka's checkpoint, the cause of a gap is unknown, and the gap is not treated as a loss. An example
+is a copy of a single partition.
 
 An index or a zone map can't show whether a gap is a loss: if it was built after the loss, it ends
 where the log ends. A zone map can only prove that the segment still has its last offset.
@@ -43,8 +43,8 @@ _INTERNAL: Final = "__"
 def is_gap_loss(context: SegmentContext, segment: Segment) -> bool:
     """Return whether offsets missing at a finished segment's end are provably lost.
 
-    The result is False for a segment in the tier, because the tier's manifest has the segment's
-    end.
+    The result is False for a segment in the tier: the tier's manifest has the segment's end, so
+    reads notice missing offsets without this function.
     """
     fs, name = context.env.files, context.topic_partition
     return not segment.is_tiered and was_never_cleaned(fs, context.directory, context.config, name)
@@ -146,7 +146,7 @@ def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
 
 
 def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
-    """Raise CorruptBatch if a finished segment has lost the batch that reached an offset.
+    """Raise CorruptBatch if a finished segment has lost the batch that ended at or after `offset`.
 
     A reader calls this function if it has found no batch that reaches the offset. The function may
     read the whole segment.

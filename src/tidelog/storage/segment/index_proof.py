@@ -1,4 +1,4 @@
-"""Checks that an index entry is right; a search needs such a check before it skips records.
+"""Checks that an index entry is right; without such a check, a search must not skip records.
 
 An index can be consistent and still be wrong: it may be truncated after a whole entry, belong to
 another segment, or have a flipped bit. `position_floor` and `time_floor` compare the entry with the
@@ -94,7 +94,8 @@ def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
 def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int = 0) -> bool:
     """Return whether a batch at `position` ends at or before offset `key`.
 
-    "Before" is allowed because old brokers wrote one entry for an append of several batches.
+    "Before" is allowed because old brokers wrote one entry for an append of several batches: the
+    last batch's offset, and the first batch's position.
 
     Args:
         segment: The segment of the index.
@@ -120,7 +121,7 @@ def first_offset_at(segment: Segment, position: int) -> int:
 
 
 def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
-    """Return whether an entry has the largest timestamp of the batch with the entry's offset."""
+    """Return whether an entry has the largest timestamp of the batch that contains its offset."""
     timestamp, offset = entry
     try:
         hit = batch_reaching(segment, offset)
@@ -168,8 +169,8 @@ def index_problem(
 
     Args:
         segment: The segment.
-        indexes: The loaded indexes. The entries of both indexes are in order, and there is no tail
-            of zeros.
+        indexes: The loaded indexes. The caller has checked that the entries of both indexes are in
+            order, and that there is no tail of zeros.
         sums: Checksums of the files beside the log, from the log's zone map; None if there is no
             zone map.
     """

@@ -71,8 +71,8 @@ class Index:
         base_offset: The segment's base offset, to which relative offsets are added.
         size_bytes: Size of all entries.
         full_bytes: Size in bytes at which the index takes no more entries; see `is_full`.
-        tail_bytes: Number of bytes after the last entry of the opened file, which are zeros of
-            Kafka's preallocation or a torn entry. 0 after the first change.
+        tail_bytes: Number of bytes after the last entry when the file was opened: zeros of Kafka's
+            preallocation, or a torn entry. 0 after the first change.
     """
 
     ENTRY_SIZE: ClassVar[int]
@@ -149,15 +149,15 @@ class Index:
         """
         size, read = self.ENTRY_SIZE, (self._KEY if key is None else key).unpack_from
         low, high = 0, self.size_bytes // size - 1
-        # `_data` is read after `size_bytes`, because a writer stores an entry before it increases
-        # `size_bytes`.
+        # `_data` is read after `size_bytes`. A writer stores an entry before it increases
+        # `size_bytes`, so all entries within `size_bytes` are valid.
         data = self._data
         if high < 0 or target < (low_key := read(data, 0)[0]):
             return -1
         if target >= (high_key := read(data, high * size)[0]):
             return high
         probes = _PROPORTIONAL_PROBES
-        while high - low > 1:  # key at low <= target < key at high
+        while high - low > 1:  # always: key at low <= target < key at high
             probes -= 1
             if probes >= 0:
                 slot = low + (target - low_key) * (high - low) // (high_key - low_key)

@@ -367,8 +367,8 @@ def find_damage(
 def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
     """Return the end offset that a batch would have if it began at `next_offset`.
 
-    Return `next_offset` if a clean stop has recorded the end of the log, because then no batch
-    followed the recorded end.
+    If a clean stop has recorded the end of the log, no batch followed this end, and the result is
+    `next_offset`.
     """
     if recorded.is_end:
         return next_offset
@@ -438,7 +438,7 @@ def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) 
 def sound_batches(
     file: File, path: str, base_offset: int, start: int, size: int
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield the batches from a position on, up to the first invalid or out-of-order batch."""
+    """Yield the batches from position `start` on, up to an invalid or out-of-order batch."""
     limit = segment_limit(base_offset)
     batches: Iterable[tuple[int, Batch]] = walk_file(file, path, start, size)
     with suppress(CorruptData):

@@ -95,7 +95,8 @@ class MappedPart(NamedTuple):
     is_whole: bool
 
 
-# A log file's path, and the time index entry and offset index entry at which a search begins.
+# Path of a log file, and the two entries at which a search begins: (time index entry, offset index
+# entry).
 Proven = tuple[str, tuple[int, int], tuple[int, int]]
 
 
@@ -164,8 +165,8 @@ class KernelSearch:
                 match = answer(offset, timestamp, batch)
                 part.epochs[position] = match.leader_epoch
                 return match
-        # The part is damaged or an index is wrong. The plain search reports the position of damage,
-        # or rebuilds a wrong index.
+        # The kernel's result can't be used, because the part is damaged or an index is wrong. The
+        # plain search reports the position of damage, or rebuilds a wrong index.
         self._drop(part)
         return search_segment(segment, target, floor_offset, may_block)
 
@@ -184,7 +185,8 @@ class KernelSearch:
     def _map(self, segment: Segment) -> MappedPart | None:
         """Return the map of a finished segment, None if the segment has to be read in pieces.
 
-        An active segment is mapped again after some searches, for the next search.
+        After a number of searches, an active segment is mapped again, up to its current size. The
+        next search uses this map.
         """
         if segment.takes_appends:
             self._unmapped_searches += 1
@@ -237,8 +239,8 @@ class KernelSearch:
     def _start_of(self, segment: Segment, target: int, floor_offset: int) -> int:
         """Return the position where a search begins in a segment that is not mapped.
 
-        The indexes are in memory and only grow. So a pair of entries is compared with the log only
-        once.
+        The indexes are in memory and only grow. So each pair of entries is compared with the log
+        only once.
         """
         first, second = _entries(segment, target, floor_offset)
         if (segment.log_path, first, second) in self._proven:

@@ -28,9 +28,9 @@ from tidelog.types import INT32_MAX
 class RollReason(StrEnum):
     """Reason why a segment was finished, as `segment-notes` stores it; no value contains a space.
 
-    The first five values are results of `should_roll` for an append; the other values have other
-    causes. `OPEN` means that the segment still takes appends. `UNKNOWN` means that another program
-    has rolled the segment, or that the reason was lost.
+    The first five values are reasons that `should_roll` returns for an append; the other values
+    have other causes. `OPEN` means that the segment still takes appends. `UNKNOWN` means that
+    another program has rolled the segment, or that the reason was lost.
     """
 
     SIZE = "size"

@@ -214,7 +214,7 @@ class Segment(ABC):
         self._log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
         self._append_times: AppendTimes | None = None
-        # Status of the file of the loaded append times.
+        # Status that the append-time file had when the append times were loaded.
         self._times_stamp: FileStat | str | None = _NOT_LOADED
 
     # -- size ----------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def has_known_end(self) -> bool:
-        """Whether the segment provably reaches `end_offset`; if so, reads must reach it, too."""
+        """Whether the segment is known to reach `end_offset`; reads must then not stop earlier."""
 
     @property
     @abstractmethod
@@ -377,7 +377,7 @@ class Segment(ABC):
 
     @property
     def append_times(self) -> AppendTimes:
-        """Append times of the segment's records, as far as they are proven."""
+        """Append times of the segment's records; a time that is not proven is marked as unknown."""
         times = self._append_times
         return self._load_append_times() if times is None else times
 
@@ -414,7 +414,8 @@ class Segment(ABC):
         """
         context = self.context
         try:
-            # The file has at most one row for each batch, and a row is smaller than a batch.
+            # The file has at most one row for each batch, and a row is smaller than a batch, so the
+            # log's size limits the file's size.
             limit = max(self.stat().size, files.SMALL_FILE_LIMIT_BYTES)
             data = read_optional(context, self.base_offset, files.APPEND_TIME_SUFFIX, limit=limit)
         except (CorruptFile, MissingFile) as error:
@@ -424,8 +425,9 @@ class Segment(ABC):
             return AppendTimes(self.base_offset, context.topic_id)
         proven, zones = None, self.loaded_zones
         if zones is not None and zones.is_readable:
-            # The map was built from checked rows. So comparing the map's checksum of the file
-            # suffices, which takes a hundredth of the time of checking each row.
+            # The zone map was built from checked rows. If the file has the checksum that the map
+            # stores, the rows need no other check. Comparing the checksum takes a hundredth of the
+            # time of checking each row.
             written = zones.siblings.get(files.APPEND_TIME_SUFFIX)
             if written == FileSum(len(data), crc32c(data)):
                 proven = zones.identity.append_rows, zones.identity.append_crc
@@ -465,16 +467,16 @@ class Segment(ABC):
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
         """Return the zone map if its times on `clock` equal the segment's times; else None.
 
-        For a caller that visits very many segments: in contrast to `zones_on`, a map that this call
-        loads is not kept.
+        Unlike `zones_on`, this method does not keep a map that it loads. It is meant for callers
+        that visit very many segments.
         """
 
 
 def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened:
     """Call `opening` with a log file's path; call it again if the path changed meanwhile.
 
-    If a compaction has replaced a segment, the segment can still be read under another name. The
-    old name of the replaced segment then belongs to another file.
+    If a compaction has replaced a segment, the segment's old name belongs to another file, but the
+    segment can still be read under another name.
     """
     while True:
         path = segment.log_path
@@ -525,8 +527,8 @@ def iterate_batches(
 
     Raises:
         CorruptBatch: A frame is invalid, or offsets are impossible. Or a finished segment ends in
-            the middle of a batch before the segment's end offset; the rest of this batch will never
-            be written.
+            the middle of a batch, before the segment's end offset: nothing will ever write the rest
+            of this batch.
     """
     if not segment.is_mapped:
         batches = segment.walk_file(start, end)

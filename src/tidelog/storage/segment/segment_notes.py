@@ -18,8 +18,8 @@ only if the segment still ends with the offset and the batch that the note has.
 When a partition is opened, `NoteKeeper` adds a note for every segment without a note. So a later
 copy of the files, which changes their modification times, does not change the recorded arrival
 times. Later, `NoteKeeper` adds a note for each segment that is rolled, attached or written by a
-cleaning. At a clean close `NoteKeeper` adds a note for the active segment. The active segment's
-time is kept in memory until the close, because it changes with every append.
+cleaning. At a clean close `NoteKeeper` adds a note for the active segment. Until then, the active
+segment's arrival time is kept only in memory, because it changes with every append.
 
 Kafka ignores the file. Source: docs/format.md#text-files; docs/retention.md.
 """
@@ -171,7 +171,9 @@ class NotesFile:
         return iter(self._notes.values())
 
     def load(self) -> list[str]:
-        """Read the file; return its problems. The next change replaces a damaged file.
+        """Read the file; return its problems.
+
+        If the file is damaged, the next change of the notes replaces it.
 
         Raises:
             OSError: The disk failed.
@@ -188,7 +190,8 @@ class NotesFile:
         """Add notes, replacing earlier notes on the same segments.
 
         Raises:
-            OSError: The disk failed. The file has some of the new lines or none of them.
+            OSError: The disk failed. After this error, the file has some of the new lines or none
+                of them.
         """
         self.prepare(notes)()
 
@@ -360,8 +363,8 @@ class NoteKeeper:
             end_offset: Base offset of the next segment.
             reason: Reason of the roll.
             is_copy: Whether an append of a leader's records caused the roll. A leader's records
-                arrive as fast as they can be copied, so rolls by such an append don't count for a
-                storm. The leader warns of its own storms.
+                arrive as fast as they can be copied, so these rolls don't count for a storm. The
+                leader warns of its own storms.
 
         Returns:
             A callback that makes the note durable. Call it once, in any thread. It raises OSError.

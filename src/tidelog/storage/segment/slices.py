@@ -61,16 +61,16 @@ class LogSlice(NamedTuple):
         """Yield the batches that may have offsets in the range, with their positions.
 
         Raises:
-            CorruptBatch: A frame is invalid. Or a damaged batch before a gap may have records of
-                the range.
+            CorruptBatch: A frame is invalid. Or a batch before a gap is damaged, and may have had
+                records of the range.
             StorageFailure: The disk failed.
         """
         with typed_reads(self.segment.log_path):
             yield from self._batches()
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
-        # The last batch before the range. If a gap follows this batch, the batch's checksum is
-        # verified, because a flipped bit in its header must not hide records.
+        # `before` is the last batch before the range. If a gap follows this batch, the batch's
+        # checksum is verified, because a flipped bit in its header must not hide records.
         before: tuple[int, Batch] | None = None
         for position, batch in iterate_batches(
             self.segment, self.start_position, self.end_position, end_offset=self.limit_offset
@@ -116,7 +116,7 @@ def _end_position(segment: Segment, end: int) -> tuple[int, int | None]:
     result is the segment's size and None.
 
     The batch of the first entry whose offset is `end` or more may still have offsets below `end`.
-    The batch of the next entry has only larger offsets, so the next entry is used.
+    The batch of the next entry has only offsets of at least `end`, so the next entry is used.
     """
     index = segment.offset_index
     slot = index.slot_at_or_after(end) + 1
@@ -141,9 +141,9 @@ def slices(
         segments: Segments of the log.
         start: First offset, inclusive.
         end: Offset after the last offset.
-        on_empty: Called, in order, for each segment that has no such part. The arguments of the
-            call are the segment, and start and end of the requested offsets that the segment should
-            have.
+        on_empty: Called, in order, for each segment that has no such part. The callback's
+            arguments are the segment, and the start and end of the requested offsets that the
+            segment should have.
 
     Raises:
         DamagedLog: Offsets that were on disk are in no file. The error is raised after the last

@@ -235,9 +235,9 @@ class TimeSearch:
         """Return the first record with the largest known time, from `floor_offset` on.
 
         Return None if no record from `floor_offset` on has a known time. Kafka may return a deleted
-        record below the log start (KIP-734); this search never does. Arguments and errors are those
-        of `find`. On the record clock, any lost offset in the range raises OffsetsGone, because the
-        result may be at this offset.
+        record below the log start (KIP-734); this search never does. `find` describes the arguments
+        and the errors. On the record clock, any lost offset in the range raises OffsetsGone,
+        because the result may be at this offset.
         """
         losses = NO_LOSSES if steps_over_losses else self._losses
         if clock is ClockName.APPEND:
