@@ -316,7 +316,7 @@ def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFail
 
 @contextmanager
 def typed_failures(path: str, operation: str) -> Iterator[None]:
-    """Inside the context, raise StorageFailure if a system call fails; pass on a StorageFailure."""
+    """Raise StorageFailure if a system call fails inside the context; pass on a StorageFailure."""
     try:
         yield
     except OSError as error:

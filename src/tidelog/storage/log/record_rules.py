@@ -27,7 +27,7 @@ from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampType
 
 # Maximum number of refused records that an error lists. A compressed batch can have millions of
-# records.
+# records, too many for an error.
 RECORD_ERROR_LIMIT: Final = 1000
 
 # Maximum number of uncompressed messages of magic 0 and 1 in an append. Uncompressed messages of

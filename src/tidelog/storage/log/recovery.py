@@ -201,8 +201,8 @@ def recover(
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
-    # The producers' states are passed on from segment to segment. Loading the states anew for each
-    # segment would read all earlier segments again if there were no snapshots.
+    # The producers' states are passed on from segment to segment. Loading the states for each
+    # segment would, without snapshots, read all earlier segments again.
     states, unknown = _states_before(context, bases, first, tier_segments)
     for number in range(first, len(bases)):
         base = bases[number]
@@ -407,7 +407,7 @@ def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequen
     if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):
         return False
     if later[0] <= cleaned_end(fs, directory):
-        return False  # a gap from a compaction; all records below it were durable
+        return False  # compaction left this gap; all records below it were durable
     note = read_notes(context)[0].get(base)
     return note is None or note.end_offset != later[0]
 
@@ -636,7 +636,7 @@ def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
 
     After a failed sync the operating system may treat pages as written that never reached the disk,
     so a later sync would not write these pages again. Segments that end at or before
-    `recovery_point` are skipped. At the end, the mark is removed.
+    `recovery_point` are skipped. Finally, the mark that a sync has failed is removed.
 
     Raises:
         OSError: The disk still fails. After this error, each file has its old content or was

@@ -153,9 +153,9 @@ class Validator:
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is invalid.
             CorruptRecord: A record is invalid.
-            InvalidRecord: There is no batch; there are several batches, but the origin is not SINK;
-                or a batch has header fields that are not allowed. Or the topic is compacted and a
-                record has no key.
+            InvalidRecord: There is no batch; or there are several batches, but only the origin SINK
+                may send several; or a batch has header fields that are not allowed. Or a record has
+                no key, and the topic is compacted.
             InvalidTimestamp: A timestamp is outside the topic's limits, or a batch has a
                 LogAppendTime flag that is not allowed.
             MessageTooLarge: A batch exceeds max.message.bytes, or its records are too large to be

@@ -394,7 +394,8 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
     last_offset, position = index.entry(index.entry_count - 1)
     file = segment.context.pool.get(segment.log_path)
     batch_last_offset = batch_at(memoryview(file.pread(HEADER_SIZE, position)))
-    # Old brokers wrote one entry for an append of several batches, with the last batch's offset.
+    # Old brokers wrote one entry for an append of several batches: the last batch's offset, and the
+    # first batch's position.
     if batch_last_offset is not None and segment.base_offset <= batch_last_offset <= last_offset:
         return True
     segment.context.report(misfit(segment.log_path, last_offset, position))
@@ -473,10 +474,10 @@ class ActiveSegment(TailSegment):
     ) -> "ActiveSegment":
         """Load the last segment after a clean stop or a recovery, and correct its index files.
 
-        Bytes after the last whole batch are truncated. Recovery has already checked such bytes;
-        after a clean stop there are no such bytes. Exception: no file is changed if the bytes after
-        the last whole batch are proven to be damage (`settle_end`), or if the partition takes no
-        appends.
+        Bytes after the last whole batch are truncated. Recovery has already checked these bytes;
+        after a clean stop, the file has no such bytes. Exception: no file is changed if the bytes
+        after the last whole batch are proven to be damage (`settle_end`), or if the partition takes
+        no appends.
 
         Args:
             context: The partition.
@@ -740,10 +741,10 @@ class ActiveSegment(TailSegment):
     def truncate_to(self, offset: int) -> None:
         """Drop every batch whose last offset is `offset` or more, in all files, durably.
 
-        Append times and both indexes are truncated first. A crash in between leaves records without
-        a row, whose append time is then unknown. A crash never leaves a row that could match later
-        records. The index of aborted transactions is truncated last, because the log must not have
-        an abort marker whose entry is missing.
+        Append times and both indexes are truncated before the log. A crash between these steps and
+        the truncation of the log leaves records without a row, whose append time is then unknown. A
+        crash never leaves a row that could match later records. The index of aborted transactions
+        is truncated last, because the log must not have an abort marker whose entry is missing.
         """
         position, end = first_reaching(self, offset)
         aborted_bytes = self.txn_index.size_bytes

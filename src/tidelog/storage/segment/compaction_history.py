@@ -229,9 +229,9 @@ def records_left(segment: "Segment") -> int | None:
 def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
     """Lower the history's end offset to `offset` for a truncation, durably.
 
-    Records below `offset` may have been removed because of later records that are now truncated, so
-    the oldest times for which tables are exact become unknown. A damaged file is not changed,
-    because readers ignore it anyway.
+    If a removed record below `offset` was superseded by a record that is now truncated, tables
+    without this record would be wrong. So the oldest times for which tables are exact become
+    unknown. A damaged file is not changed, because readers ignore it anyway.
     """
     try:
         history = load_history(fs, directory)

@@ -111,7 +111,7 @@ def ordered_batches(
 def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
     """Add the closing entry, for which the index reserves a slot.
 
-    No-op if all slots are used, or if `timestamp` is not larger than the timestamp of the last
+    Do nothing if all slots are used, or if `timestamp` is not larger than the timestamp of the last
     entry.
     """
     if timestamp > index.last_entry[0] and index.entry_count < index.entry_limit:

@@ -89,7 +89,8 @@ class Losses:
 
     Attributes:
         checked: Number of segments that were checked.
-        lost: Lost offsets, each with the index of the segment at whose end the offsets are missing.
+        lost: Pairs of a segment's index in the list of segments and the offsets that are missing at
+            this segment's end.
     """
 
     __slots__ = ("checked", "lost")

@@ -170,7 +170,7 @@ def index_problem(
     Args:
         segment: The segment.
         indexes: The loaded indexes. The caller has checked that the entries of both indexes are in
-            order, and that there is no tail of zeros.
+            order, without a tail of zeros.
         sums: Checksums of the files beside the log, from the log's zone map; None if there is no
             zone map.
     """

@@ -373,7 +373,7 @@ class TimeIndex(Index):
         """Add an entry if `timestamp` is above the last entry's; return the new entry's bytes.
 
         Args:
-            timestamp: Largest timestamp of the segment so far, in ms; -1 never adds an entry.
+            timestamp: Largest timestamp of the segment so far, in ms; for -1, no entry is added.
             offset: Last offset of the earliest batch that has this timestamp.
             ignore_full: Whether the slot reserved for rolls and closes may be used.
 
@@ -383,8 +383,8 @@ class TimeIndex(Index):
         Raises:
             IndexFull: There is no space left.
             OffsetOverflow: The offset does not fit.
-            InvalidRequest: Timestamp or offset is below the last entry's. Nothing was changed in
-                any of these cases.
+            InvalidRequest: Timestamp or offset is below the last entry's. After any of these
+                errors, the index is unchanged.
         """
         size_bytes, last_timestamp = self.size_bytes, NO_TIMESTAMP
         if size_bytes >= (self._limit if ignore_full else self.full_bytes):

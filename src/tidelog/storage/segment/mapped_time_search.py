@@ -78,8 +78,8 @@ class MappedPart(NamedTuple):
         log: The segment's whole batches.
         offset_index: Entries of the offset index.
         time_index: Entries of the time index.
-        epochs: By position, the leader epoch of each batch whose checksum was verified; None for a
-            batch without an epoch.
+        epochs: Leader epoch of each batch whose checksum was verified, by the batch's position;
+            None for a batch without an epoch.
         between: Base offset of the segment, and upper bound (exclusive) of the segment's offsets.
         largest: Upper bound of the record times in these batches, in ms.
         is_whole: Whether the part has all batches of the segment.

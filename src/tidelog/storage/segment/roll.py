@@ -188,8 +188,8 @@ class RollStorm(NamedTuple):
         rolls: Number of rolls.
         span_ms: Time in ms from the first of these rolls to the last; -1 if unknown.
         mean_bytes: Mean size of the segments in bytes.
-        is_ahead: Whether a segment has a timestamp that was ahead of the wall clock when the
-            segment was rolled.
+        is_ahead: Whether any of these segments has a timestamp that was ahead of the wall clock
+            when that segment was rolled.
         settings: Settings to change, the most likely first.
     """
 

@@ -81,7 +81,8 @@ class SegmentContext:
         maps: Maps of files of finished segments.
         report: Called with one line about each problem that does not prevent reading, such as a
             damaged index that was rebuilt.
-        overlay: Current names of files, by final name. For a file that a commit record has made
+        overlay: Current names of files, by final name. The name under which a file can be read now
+            may differ from its final name in three cases. For a file that a commit record has made
             visible, the current name is its staged name. For a file that the commit has removed,
             the current name ends with `.removed`. For a file that was renamed to its `.deleted`
             name, the current name is this name.
@@ -130,7 +131,7 @@ def open_context(  # noqa: PLR0913 - a partition's identity
     write: bool = False,
     overlay: Mapping[str, str] | None = None,
 ) -> Iterator[SegmentContext]:
-    """Create a context for one task. Its files are closed at the end; its reports are dropped."""
+    """Create a context for one task; close its files when the task ends, and drop its reports."""
     pool, maps = FilePool(env.files, write=write), MapCache(env.files)
     try:
         yield SegmentContext(
@@ -191,10 +192,10 @@ class Segment(ABC):
         is_tiered: Whether only the tier has the segment. A tiered segment is finished and never
             changes.
         last_batch: The last batch, if it is in memory.
-        limit_times: Marks as unknown the append times that are not proven; None if all append times
-            are proven.
-        find_aborted: Completes the segment's index of aborted transactions from the batches; raises
-            CorruptData. None if the index in the file is complete.
+        limit_times: Function that marks as unknown the append times that are not proven; None if
+            all append times are proven.
+        find_aborted: Function that completes the segment's index of aborted transactions from the
+            batches; raises CorruptData. None if the index in the file is complete.
         zones_lock: Held while the zone map is written, because a roll and a copy to the tier may
             write the zone map at the same time.
     """
@@ -503,7 +504,7 @@ def read_optional(
 
     Raises:
         CorruptFile: The file is larger than `limit` bytes.
-        MissingFile: A tier's manifest has the object, but the store does not.
+        MissingFile: The tier's manifest lists the object, but the store does not have it.
     """
     path = context.path(base_offset, suffix)
     return files.read_decoded(context.env.files, path, bytes, None, limit=limit)

@@ -271,7 +271,7 @@ class NoteKeeper:
         self.context = dataclasses.replace(self.context, config=config)
 
     def note_arrival(self, now_ms: int) -> None:
-        """Note that records of the active segment have arrived."""
+        """Store in memory that records of the active segment had arrived at `now_ms`."""
         self.arrived_ms = now_ms
 
     def load(self, segments: Sequence[Segment], *, was_clean: bool) -> None:
@@ -395,7 +395,7 @@ class NoteKeeper:
         return find_storm(list(self._rolls), segment_bytes=self.context.config.segment_size_limit)
 
     def adopted(self, segments: Sequence[Segment]) -> None:
-        """Note finished segments that were attached.
+        """Add notes for finished segments that were attached.
 
         Raises:
             OSError: The disk failed.
@@ -405,7 +405,7 @@ class NoteKeeper:
         self._proven.update(segment.base_offset for segment in segments)
 
     def exchanged(self, old_bases: Sequence[int], new_segments: Sequence[Segment]) -> None:
-        """Note segments that replaced other segments.
+        """Add notes for segments that replaced other segments.
 
         The new notes have the latest arrival time of the replaced segments, and the reason and roll
         time of the last replaced segment.

@@ -165,7 +165,7 @@ def ensure_there(segment: Segment, end: int) -> None:
     """Raise DamagedLog if a segment lacks offsets below `end` that had been on disk."""
     damaged = segment.damaged
     if damaged is None or damaged.offset is None or damaged.position != segment.size_bytes:
-        return  # if bytes remain, reading them raises an error at the damage
+        return  # if bytes remain, a read of these bytes raises an error at the damage
     if end > damaged.offset:
         raise damaged.again()
 

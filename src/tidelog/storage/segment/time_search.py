@@ -20,8 +20,8 @@ the batch has LogAppendTime, the batch's timestamp is used.
 A search that must not block raises `ColdRead` before it would load an index, read a file of the
 tier, or open a batch that takes long.
 
-`TimeSearch` keeps the running maxima and the known losses of one log's segments, but no segment
-objects. The search inside one segment can be replaced (`BatchSearch`).
+`TimeSearch` keeps the largest timestamp up to each segment and the known losses of one log, but no
+segment objects. The search inside one segment can be replaced (`BatchSearch`).
 """
 
 from bisect import bisect_left
