@@ -1,6 +1,6 @@
 """Configures all tests: how many examples hypothesis tries, and which tests run or are skipped.
 
-Profiles of hypothesis: `quick` is the default. `ci` tries the same examples in every run of one
+Profiles of hypothesis: `quick` is the default. `ci` tries fixed examples, which depend only on the
 commit, so that a new failure is due to a new commit. `sweep` (`./run sweep`) tries many more
 examples, new ones in each run. The environment variable `TIDELOG_HYPOTHESIS` names another profile.
 A failure prints a `reproduce_failure` line.
@@ -46,7 +46,7 @@ settings.register_profile("sweep", settings.get_profile("quick"), max_examples=2
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--sweep` (slow tests too), `--core`, and `--seeds` (a part of a long sweep)."""
+    """Add `--sweep` (run slow tests, too), `--core`, and `--seeds` (run a part of a long sweep)."""
     parser.addoption(
         "--sweep", action="store_true", help="run the slow tests too, with many more examples"
     )

@@ -1,8 +1,8 @@
 """Selects the tests of `./run test`: at least one case of every behavior, in ten minutes.
 
-`./run test all` runs everything. If a test function has expensive cases that check nearly the same,
-the core runs only some of these cases. These cases are selected by a checksum of each case's name,
-so that similar test functions run different cases.
+`./run test all` runs everything. If a test function has many expensive cases with nearly equal
+checks, the core runs only some of these cases. These cases are selected by a checksum of each
+case's name, so that similar test functions run different cases.
 """
 
 import zlib

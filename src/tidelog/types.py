@@ -57,8 +57,9 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Special timestamps in ListOffsets requests. They select an offset other than by time. Source:
-# Kafka's protocol guide; KIP-734, KIP-405, KIP-1005, KIP-1023.
+# Special timestamps in ListOffsets requests: with these values, a request does not search by time,
+# but gets the first or last offset of the log or of a part of it, or the offset of the largest
+# timestamp. Source: Kafka's protocol guide; KIP-734, KIP-405, KIP-1005, KIP-1023.
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3

@@ -117,8 +117,8 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
 def unit_for(first_ms: int, end_ms: int, limit: int, zone: tzinfo = UTC) -> CalendarUnit | None:
     """Return the smallest unit that divides [first_ms, end_ms) into at most `limit` parts, or None.
 
-    Each unit must begin at a multiple of `QUARTER_MS`, as in `unit_ranges`. None is also returned
-    if the range has instants before the year 2 or after the year 9998.
+    Each unit must begin at a multiple of `QUARTER_MS`, as in `unit_ranges`. Returns None if no unit
+    is large enough, or if the range has instants before the year 2 or after the year 9998.
     """
     if first_ms < _FIRST_MS or end_ms > _LAST_MS:
         return None
@@ -219,7 +219,7 @@ def _following(first: datetime, unit: CalendarUnit) -> datetime:
 def _clock_change(start_ms: int, end_ms: int, zone: tzinfo) -> int | None:
     """Return the instant of the clock change in (start_ms, end_ms], in ms; None without a change.
 
-    The caller uses the result as a boundary between hours.
+    The hour that contains the clock change is split at the returned instant.
     """
     utc_offset = _local(end_ms, zone).utcoffset()
     if _local(start_ms, zone).utcoffset() == utc_offset:

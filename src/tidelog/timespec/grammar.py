@@ -347,7 +347,7 @@ def _zone_name(zone_text: str) -> str:
 def zone_of_question(texts: Iterable[str]) -> str | None:
     """Return the zone that the times and ranges in a query name.
 
-    This zone applies to the printed results and to times without a zone.
+    The printed results, and the times in the query that name no zone, are in the returned zone.
 
     Args:
         texts: Times, ranges and other texts such as `latest`, which need no zone.

@@ -168,8 +168,8 @@ def _read_now(text: str, now_ns: int) -> Moment:
 def _read_signed(text: str, now_ns: int) -> Moment:
     """Parse a signed length: `-6h` becomes the instant 6 h ago, and `+6h` remains a length.
 
-    If `+6h` is a point, it counts from now. If it is the end of a range, it counts from the range's
-    start.
+    A length such as `+6h` counts from the start of a range if it is the end of that range, and from
+    now in all other places.
     """
     length = _signed(text, text)
     if length > 0 or text[0] == "+":

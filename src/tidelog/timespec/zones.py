@@ -144,8 +144,8 @@ def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
 
     Args:
         wall: The wall time.
-        default: Zone of a wall time whose text has no zone; if None, such a time raises
-            InvalidTime.
+        default: Zone of a wall time whose text has no zone. If None, a wall time without a zone
+            raises InvalidTime.
         now_ns: The current time, which decides the day of `today` and of a time without a date.
 
     Raises:

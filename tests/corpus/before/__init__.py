@@ -1,4 +1,5 @@
 """Directories created by the code of the commit in `COMMIT`, which later versions must open.
 
-`NAME.tar.xz` is such a directory with its related files, created by `made`; `answers` reads it.
+The archive `NAME.tar.xz` has one of these directories with its related files. `made` creates the
+archives, and `answers` reads the directories.
 """

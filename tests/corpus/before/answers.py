@@ -50,7 +50,7 @@ def alike(folder: Path) -> Iterator[Answer]:
 
 
 def facts(folder: Path) -> Iterator[Answer]:
-    """Yield results that every version must read from the same files: records, counts, offsets."""
+    """Yield the records, counts and offsets, which every version must read from the same files."""
     os.chdir(folder)
     still.set_time(int(Path(NOW_FILE).read_text()))
     for topic in _topics():
@@ -148,7 +148,7 @@ def _consumed(stage: Stage, topic: str, partition: int, isolation: int) -> Itera
 
 
 def _rights(folder: Path) -> list[str]:
-    """Users authenticate as before, and have the same rights."""
+    """Return the ACLs, users and quotas, and results of requests of each user."""
     with _stage("secured", folder / "data") as stage:
         stage.chapter("rights")
         stage.main.ask("describe_acls", 3, filtered())
@@ -164,7 +164,7 @@ def _rights(folder: Path) -> list[str]:
 
 
 def _followed(folder: Path) -> list[str]:
-    """A leader appends more records, and its standby copies them."""
+    """Append to the leader, copy to the standby, and return what the standby then has."""
     with _stage("standby", folder / "leader") as stage:
         for partition in (0, 1):
             append(stage, "t", batch(still.now_ms(), [b"new", None]), partition)

@@ -62,7 +62,7 @@ def _text(data: bytes) -> str | None:
 
 
 def dumped(files: Mapping[str, bytes], folder: Path) -> list[str]:
-    """Return the output of `tidelog dump --deep`, one file after the other."""
+    """Return the outputs of `tidelog dump --deep` for each file, one after the other."""
     lines: list[str] = []
     _write(files, folder)
     before = Path.cwd()

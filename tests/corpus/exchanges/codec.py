@@ -1,7 +1,7 @@
 """The corpus's own small codec: encodes and decodes messages, given the fields of each message.
 
-`Line` asserts that each decoded message is encoded to the same bytes again. So the recorded fields
-describe all of the bytes.
+`Line` decodes each message, encodes the result, and asserts that the bytes are equal. So the
+recorded fields describe all of the bytes.
 """
 
 import struct

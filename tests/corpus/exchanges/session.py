@@ -39,8 +39,8 @@ HOME_SHOWN: Final = "/home"
 FAILED: Final = "failed"
 # The recorded port of the first listener; the next listeners have the following numbers.
 PORT_SHOWN: Final = 9092
-# `settle` sends this many requests, one after another. Meanwhile the event loop reads all earlier
-# requests and begins to handle them.
+# `settle` sends this many requests, one after another. While the broker handles them, its event
+# loop also reads all earlier requests and begins to handle these.
 _TURNS: Final = 10
 
 
@@ -126,7 +126,7 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Close; record a script's failure as a chapter, so that the other scripts are played.
+        """Close the broker; record a failure of the script, so that other scripts are still played.
 
         A broker that does not respond within `PATIENCE_S` ends the whole part.
         """

@@ -191,9 +191,8 @@ def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
 def sum_head(head: Buffer) -> int:
     """Return a batch's identity in a map: a checksum of its first 61 bytes.
 
-    A legacy message may be shorter; bytes after the message are ignored. Unlike
-    `append_time_trust.fingerprint`, this checksum does not require the decompression of wrappers of
-    old formats.
+    A legacy message may be shorter; bytes after the message are ignored. This checksum is computed
+    without decompressing wrapper messages, unlike `append_time_trust.fingerprint`.
     """
     head = memoryview(head)
     length = int.from_bytes(head[LENGTH_AT : LENGTH_AT + LENGTH.size], "big", signed=True)

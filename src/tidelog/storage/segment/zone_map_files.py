@@ -1,8 +1,9 @@
 """Loads, builds, writes and caches files of zone maps, and compares a map with its log.
 
-A map is used only if it fits the log: topic id, base offset, size of the log, and the first bytes
-of the log's first and last batch are the same as when the map was built. File times are not
-compared. A damaged or stale map is reported and not used. Without a map, reads are only slower.
+A map is used only for the log that it was built from: the topic id, the base offset, the log's
+size, and the first bytes of the log's first and last batch must be those stored in the map. File
+times are not compared. A damaged or stale map is reported and not used. Without a map, reads are
+only slower.
 
 Source: docs/decisions/0007-zone-maps.md.
 """
@@ -193,7 +194,7 @@ def build(
         segment: The segment, which is read from end to end.
         by_kernels: Whether to use kernels. Kernels take 0.5 s to load (several seconds if they are
             not compiled yet) and about 0.3 s for 1 GB. Plain Python code takes 14 us for each
-            record. None uses kernels if they are installed and the segment is large.
+            record. If None, kernels are used if they are installed and the segment is large.
         check_crc: Whether kernels verify checksums. A caller that has just written the batches
             passes False.
         old: Result of `unchanged_map`. The new map keeps the old checksums of files that were

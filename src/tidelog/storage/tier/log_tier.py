@@ -5,10 +5,10 @@ log is truncated, or local files are deleted because the tier has them, the chan
 in this file.
 
 `local.retention.ms` and `local.retention.bytes` limit local files as `retention.ms` and
-`retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. Before a
-local segment is deleted, a row of the tier must have the same offsets, length and last batch. While
-the active segment is empty, the newest finished segment is kept, so that the log can be opened
-without the store.
+`retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. A local
+segment is deleted only if the manifest has a row with the segment's offsets, length and last batch.
+While the active segment is empty, the newest finished segment is kept, so that the log can be
+opened without the store.
 
 Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 """
@@ -136,7 +136,7 @@ class LogTier:
     def end_offset(self) -> int:
         """End of the tier's segments, exclusive; the log start if there is no segment.
 
-        The value is 0 if the log has no tier.
+        Returns 0 if the log has no tier.
         """
         return 0 if self.view is None else self.view.end_offset
 

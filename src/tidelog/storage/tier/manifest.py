@@ -1,9 +1,10 @@
 """The manifest of a partition's tier: its segments, and objects to be removed.
 
-Each partition has one manifest object, which is replaced by compare-and-swap. So any set of
-segments is replaced in one step, and a reader sees the old set or the new set. Each segment has a
-row in the manifest. A scan can be planned from the rows alone, without opening a file. Manifests
-are immutable: a change returns another manifest. The functions here read and write no files.
+Each partition has one manifest object, which is replaced by compare-and-swap. So any number of
+segments is replaced in one step, and a reader sees all of the old segments or all of the new
+segments. Each segment has a row in the manifest. A scan can be planned from the rows alone, without
+opening a file. Manifests are immutable: a change returns another manifest. The functions here read
+and write no files.
 
 Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the inner
 object as written. Source: docs/tiers.md#the-manifest.
@@ -97,7 +98,7 @@ class TierSegment:
         return f"{self.folder}/{files.file_name(self.base_offset, suffix)}"
 
     def is_copy_of(self, other: "TierSegment") -> bool:
-        """Return whether both rows describe the same log bytes at the same offsets."""
+        """Return whether this row and another describe equal log bytes at equal offsets."""
         log = files.LOG_SUFFIX
         return (self.base_offset, self.end_offset, self.objects[log], self.clip_bytes) == (
             other.base_offset,
@@ -330,7 +331,7 @@ class Manifest:
 
         Args:
             old: Consecutive segments, each as it is in this manifest.
-            new: One or more consecutive segments that span the same offsets.
+            new: One or more consecutive segments that span the offsets of `old`.
             now_ms: Start of the grace period of the old segments.
 
         Raises:

@@ -1,19 +1,20 @@
 """The file in which a partition stores its tier's state, and the tier's segments for a log.
 
 `tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the lock's holder
-last wrote or read it, and the start of the local part. So opening, planning and appending send no
-request to the store. A change of the log is stored in this file, atomically, before the change is
-made. For example, local files are deleted only after the record states that the tier has them, and
-a truncation is recorded before a file is changed. Changes that the store doesn't have yet (a new
-log start, a truncation) are added to the manifest with its next change. Kafka ignores the file.
+last wrote or read it, and the start of the local part. With this file, opening a log, planning a
+read and appending send no request to the store. A change of the log is stored in this file,
+atomically, before the change is made. For example, local files are deleted only after the record
+states that the tier has them, and a truncation is recorded before a file is changed. Changes that
+the store doesn't have yet (a new log start, a truncation) are added to the manifest with its next
+change. Kafka ignores the file.
 
 `tidelog-tier-deleted.json` at the top of a directory lists tiers of deleted topics, so that a
-deletion needn't wait for a store. This file is written durably before the topic's directories are
-removed; `tidelog tier --collect` then removes the objects. A folder that an existing partition uses
-is kept, because the deletion of the partition was not completed. Text: `{"version": 1, "folders":
-[[URL, FOLDER, [CHANGE, ...]], ...]}`. Each CHANGE is the `change` of a manifest that this directory
-may have written. If the `change` of the folder's manifest is not in this list, a copy of the
-directory wrote the manifest, and the folder is kept.
+deletion needn't wait for a store. `tidelog-tier-deleted.json` is written durably before the
+directories of the topic are removed; `tidelog tier --collect` then removes the objects. A folder
+that an existing partition uses is kept, because the deletion of the partition was not completed.
+Text: `{"version": 1, "folders": [[URL, FOLDER, [CHANGE, ...]], ...]}`. Each CHANGE is the `change`
+of a manifest that this directory may have written. If the `change` of the folder's manifest is not
+in this list, a copy of the directory wrote the manifest, and the folder is kept.
 
 A `TierView`, created from the record, provides the segments below the first local offset.
 
@@ -184,7 +185,7 @@ def _texts(fields: Fields) -> tuple[str, ...]:
 
 
 class _Decoded:
-    """Cache of decoded records by their bytes, because the same records are read again and again.
+    """Cache of decoded tier records, by their bytes; each query of a partition reads its record.
 
     At most `limit` objects (records and their segments) are cached. Records are immutable.
     Thread-safe.

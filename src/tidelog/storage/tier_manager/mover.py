@@ -197,8 +197,8 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
 def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> bool:
     """Return whether a row that the record lacks matches the log's data.
 
-    The row matches if it ends at or before the start of the local part, or if a finished local
-    segment has the same offsets and bytes.
+    The row matches if it ends at or before the first local offset, or if a finished local segment
+    has the row's offsets and bytes.
     """
     if row.end_offset <= local[0].base_offset:
         return True
@@ -265,7 +265,7 @@ class MoveReport:
         released: Number of local segments that were deleted because the tier has them.
         removed: Number of segments whose objects were removed from the store.
         stopped: Why the run ended early: a segment could not be copied, or the tier must not be
-            changed. None if all segments were copied.
+            changed. None if the run copied all segments.
         keeps_all_ages: Whether deletion by age was skipped, because the topic has no `retention.ms`
             of its own and the broker's setting is unknown.
         reported_deleted: If `deleted` is empty: number of segments that total retention deleted,
@@ -449,7 +449,8 @@ class Mover:
     def missing(self) -> list[ClosedSegment]:
         """Return the local segments to copy, oldest first.
 
-        These segments are finished, not empty, below the high watermark, and after the tier's end.
+        Segments to copy are finished, not empty, below the high watermark, and after the tier's
+        end.
         """
         end = self.record.manifest.end_offset
         return [

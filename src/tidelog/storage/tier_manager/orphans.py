@@ -197,7 +197,7 @@ def _remove_folder(
     *,
     dry_run: bool,
 ) -> None:
-    """Remove a folder, the manifest first: without a manifest, the other objects are orphans."""
+    """Remove a folder, its manifest first: after a crash the other objects are then orphans."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     objects = list(tier.store.list(deleted.folder))
     collected.folders.append(deleted.folder)
@@ -221,12 +221,12 @@ def restore(
     Call this function as `LogDirOptions.prepare`: after a hard stop, opening a directory opens
     every partition, before any other function could restore the record.
 
-    Local files are kept if they follow each other without gaps up to the log's end. Older local
-    files may have gaps between them if the manifest also has these files. Such files are copies,
-    which are deleted later. If the lost record had a truncation that the store does not have yet,
-    this truncation is lost, too. Local files that end inside of the tier's range are deleted when
-    the log is opened, because the tier has all of their records. If the tier lacks a record of such
-    a file, TierConflict is raised.
+    The newest local files are kept, back to the first gap between two files. Older local files may
+    have gaps between them if the manifest also has these files. Such files are copies, which are
+    deleted later. If the lost record had a truncation that the store does not have yet, this
+    truncation is lost, too. Local files that end inside of the tier's range are deleted when the
+    log is opened, because the tier has all of their records. If the tier lacks a record of such a
+    file, TierConflict is raised.
 
     Args:
         log_dir: The directory, open for writing.

@@ -15,9 +15,9 @@ with older plans may read them, and parts of the job may still read keys from th
 This module owns:
 
 - The `CleaningTarget` of a tier.
-- The worker that cleans segments in the process that calls it (`TierCleaner`). It writes objects
-  that no manifest names yet, and `.cleaned` files in its own folder. So it needs no lock, and a
-  Spark task on another machine may call it.
+- The worker that cleans segments in the process that calls it (`TierCleaner`). The worker writes
+  only objects that no manifest names yet, and `.cleaned` files in its own folder. So the worker
+  needs no lock, and a Spark task on another machine may call it.
 - The functions that rewrite a tier's segments; an erasure calls them, too.
 
 Other modules own the passes (`compaction.cleaner`) and the manifest (`mover`).
@@ -349,7 +349,7 @@ class TierCleaner:
     def rewrite(
         self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
     ) -> Iterator[Rewritten]:
-        """Do all of the job in one part; see `TierWorker`."""
+        """Carry out the whole job as a single part; see `TierWorker`."""
         yield self.rewritten(job, segments)
 
     def rewritten(self, job: CleaningJob, segments: Mapping[int, RemoteSegment]) -> Rewritten:

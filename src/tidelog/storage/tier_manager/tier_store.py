@@ -105,8 +105,8 @@ class PartitionTier:
         """Replace the manifest by the result of `change`; return the new manifest.
 
         Args:
-            change: Returns the next manifest. It is called again if another writer changes the
-                manifest meanwhile. If it raises an error, nothing is written.
+            change: Returns the next manifest. Called again if another writer changes the manifest
+                meanwhile. If `change` raises an error, nothing is written.
 
         Raises:
             TierConflict: Another writer has changed the manifest at each attempt.
@@ -241,7 +241,7 @@ def _sound_zones(segment: "ClosedSegment", zones: ZoneMap) -> bytes:
     """Return the content of the zone map's file.
 
     If the zone map's file was damaged or removed after `zones` was loaded, build the map again. The
-    caller has compared the log with `zones`.
+    caller must have compared the log with `zones` before.
 
     Raises:
         CorruptData: The new zone map differs from `zones`.
