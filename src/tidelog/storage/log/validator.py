@@ -231,8 +231,7 @@ class Validator:
             elif block is not None:
                 _BLOCKS.append(block)
 
-        # Set the fields that the log owns. They are set in the caller's buffer if the buffer may be
-        # changed, else in a copy.
+        # Set the fields that the log owns, in the caller's buffer if allowed, else in a copy.
         if len(out) > self._append_limit:
             self._rules.check_total(len(out))
         if out is view and (view.readonly or not terms.owned):
