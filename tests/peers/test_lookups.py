@@ -36,8 +36,8 @@ def written(directory: Path) -> list[tuple[int, int]]:
 def has_timeless_segment(directory: Path) -> bool:
     """Whether a segment has no record with a time.
 
-    Kafka treats the file's modification time as the segment's largest timestamp, searches this
-    segment, finds nothing in it, and gives up.
+    Kafka takes the file's modification time as the largest timestamp of such a segment. It
+    searches the segment, finds no match, and does not search later segments.
     """
     return any(
         log.stat().st_size and all(batch.max_timestamp == -1 for batch in walk(log.read_bytes()))
@@ -99,7 +99,7 @@ def test_results_are_exact_and_equal_to_kafkas(
 def test_a_match_in_a_later_segment_is_found_where_kafka_gives_up(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """The largest time of the first searched segment belongs to deleted records."""
+    """Kafka searches only one segment: the first with a late enough record, which is deleted."""
     early = [NewRecord(key=b"k", value=b"early", timestamp=T0 + 500)]
     late = [NewRecord(key=b"k", value=b"late", timestamp=T0 + 400)]
     plain = [NewRecord(key=b"k", value=b"plain", timestamp=T0)]

@@ -186,7 +186,7 @@ def test_kafka_reads_the_values_of_coordinator_records(
         for message in samples(data.kind, version):
             written = data.write(version, message)
             assert data.read(written) == (version, message)
-            # Kafka's class for a key has only version 0.
+            # A record key has only version 0 in Kafka's class, whatever the value's version is.
             known = 0 if name.endswith("Key") else version
             check(kafka_oracle, package_of(name) + name, known, written[2:], message)
 

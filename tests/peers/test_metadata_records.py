@@ -2,7 +2,7 @@
 
 The same requests are sent to a real Kafka and to our broker. Afterwards the records in Kafka's own
 `__cluster_metadata-0` and in our `tidelog-metadata.log` are the same, apart from the random ids of
-ACLs. Then Kafka's broker starts on a copy of our directory with the log in it.
+ACLs. Then Kafka's broker starts on a copy of our directory, which includes the log.
 """
 
 import shutil
@@ -65,8 +65,8 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 WAIT_MS: Final = 90_000
 KEYS: Final = {11, 14, 18, 19, 22}
 ACLS: Final = {18, 19}
-# A record's value begins with frame version, key and version, of one byte each. In records of ACLs,
-# the ACL's id follows.
+# A record's value begins with three bytes: frame version, key and version. In a record of an ACL,
+# the ACL's id follows these bytes.
 ID_AT, ID_END = 3, 19
 SECURED: Final = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
@@ -97,7 +97,7 @@ def alteration(values: dict[str, float | None], **parts: str | None) -> QuotaAlt
 
 
 def change_users(client: RawClient) -> None:
-    """Create two users; give one a second mechanism, delete its first one; change the other user.
+    """Create two users. One gets a second mechanism and loses its first; the other is changed.
 
     Each change is a separate request, because Kafka processes the users of one request in the order
     of a hash table.

@@ -46,7 +46,7 @@ def seen(broker: AnyBroker, topic: str, partition: int) -> dict[bytes, tuple[int
 
 
 def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partition: int) -> None:
-    """Assert that the map's rows cover the copies' offsets; dense rows give exact offsets."""
+    """Assert that the map's rows contain the copies' offsets, and that dense rows are exact."""
     mine = [row for row in rows if row.source_partition == partition]
     assert mine
     for row in mine:
@@ -63,7 +63,7 @@ def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partit
 
 
 def test_the_map_has_the_offsets_of_the_copies(either_broker: AnyBroker) -> None:
-    """The map stays right if others write between the copies, or a failed attempt is repeated."""
+    """The map stays right if others write between copies, and if a failed copy is repeated."""
     topic = "mirror-places"
     either_broker.create_topic(topic, 2)
     other = Producer(either_broker.client_config(linger_ms=0))

@@ -80,7 +80,7 @@ def check_settings(
         assert cluster.topic_settings(f"growth.{topic}")["segment.bytes"] == "1048576"
         with Directory.open(source, writable=True) as directory:
             directory.alter_config(topic, {"segment.bytes": "2097152"})
-        growth._compared_ms = None  # as if a minute had passed
+        growth._compared_ms = None  # so that settings are compared now, not in a minute
         assert "segment.bytes=1048576 (source: 2097152)" in growth.look(found)[1][-1]
         # A broker shows a change a moment after its controller has made it.
         until_equal("2097152", lambda: cluster.topic_settings(f"growth.{topic}")["segment.bytes"])

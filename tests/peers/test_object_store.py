@@ -101,8 +101,8 @@ class TestDirectory:
         url, directory = copied
         here = Cli(Path(directory)).ok(*command)
         there = Cli(Path(), url=url).ok(*command)
-        # Counts of bytes read are not compared, because small objects are read whole over a
-        # network.
+        # The numbers of bytes read differ, because a store's small objects are read whole. So they
+        # are not compared.
         assert without_sizes(there.out.replace(url, str(directory))) == without_sizes(here.out)
 
     def test_options_instead_of_the_environment(
@@ -119,5 +119,5 @@ class TestDirectory:
         wrong = Cli(Path(), url=url).run("topics", "--store-option=nonsense=1")
         assert wrong.code == ExitCode.USAGE
         assert "store.nonsense" in wrong.err
-        # A directory on disk accepts these options, because they apply to the directory's tiers.
+        # A directory on disk also accepts store options, because they apply to its tiers.
         assert Cli(Path(directory)).ok("topics", "--store-option=region=x").out

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kafka
 
 T0 = 1_700_000_000_000
 TOPIC = "ours"
-GROWING = "ours-growing"  # topic to which the broker appends, too
+GROWING = "ours-growing"  # tidelog and then Kafka's broker append to this topic
 BATCHES = 20
 STEP_MS = 10_000
 
@@ -46,7 +46,7 @@ def append_timed(broker: Broker, topic: str) -> None:
 def served(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
-    """A broker on a directory; we filled its topics while the broker was down."""
+    """Kafka's broker; while it was down, tidelog filled the topics in its directory."""
     broker = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("served"))
     try:
         broker.start()
@@ -92,7 +92,7 @@ def test_seconds_behind_are_those_of_the_append_clock(served: Broker, committed:
 
 
 def test_appends_of_the_broker_itself_have_no_append_time(served: Broker) -> None:
-    """The broker's own appends have only create times: lag uses this clock, and rewind refuses."""
+    """Kafka's own appends have only create times; lag uses these times, and rewind refuses."""
     send(served, GROWING, [T0 + 500_000])
     commit(served, "mixed", GROWING, {0: BATCHES * 3})
     env = Env(clock=ManualClock(T0 + 1_000_000))

@@ -269,7 +269,7 @@ def test_impossible_lengths(
     kafka_broker: KafkaBroker,
     ours: Broker,
 ) -> None:
-    """Assert Kafka's error codes (`theirs`) and ours (`own`), and which responses lack a text."""
+    """Assert the error code, and whether a text is absent, for Kafka (`theirs`) and us (`own`)."""
     (kafka_says,), (we_say,) = (
         responses_of(case, kafka_broker.bootstrap),
         responses_of(case, ours.bootstrap_servers),

@@ -29,7 +29,7 @@ INVALID_RECORD = 87
 FOREVER = {"log.retention.ms": "-1"}
 # A partition and the bytes sent to it.
 Entry: TypeAlias = tuple[int, bytes]
-# The index of a partition, its error code, and the first offset of its batch.
+# One partition of a response: its index, its error code, and the first offset of its batch.
 Answer: TypeAlias = tuple[int, int, int]
 
 

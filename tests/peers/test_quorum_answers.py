@@ -153,7 +153,7 @@ THERE = QuorumListener(name="OTHER", host="127.0.0.1", port=65535)
 def test_voters_stay(
     clients: tuple[RawClient, RawClient], cluster_id: str | None, voter: tuple[int, UUID]
 ) -> None:
-    """Other errors of a request precede the error that voters can't change, as in Kafka."""
+    """As in Kafka, any other error of a request precedes the error that voters can't change."""
     number, directory = voter
     removing = RemoveRaftVoterRequest(
         cluster_id=cluster_id, voter_id=number, voter_directory_id=directory
@@ -210,10 +210,10 @@ def announced(told: ApiVersionsResponse) -> tuple[dict[str, int], dict[str, tupl
 def test_features_with_minimum_zero_are_announced_in_version_4_only(
     version: int, clients: tuple[RawClient, RawClient]
 ) -> None:
-    """Versions below 4 omit features with minimum 0, which older Java clients would refuse."""
+    """Versions below 4 omit features whose minimum is 0, because older Java clients refuse them."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     kafka, ours = (announced(client.ask(API_VERSIONS, version, request)) for client in clients)
-    # Kafka 4.3 also has features that we don't have; responses show them only in version 4.
+    # Only responses of version 4 show the features that Kafka 4.3 has and our broker lacks.
     assert ours[0] == {name: kafka[0][name] for name in ours[0]}
     assert ours[1] == {name: kafka[1][name] for name in ours[1]}
     if version == 3:
@@ -225,7 +225,7 @@ def test_features_with_minimum_zero_are_announced_in_version_4_only(
 def test_some_apis_and_features_are_announced_by_kafka_only(
     clients: tuple[RawClient, RawClient],
 ) -> None:
-    """Our broker lacks features, and APIs of delegation tokens, streams groups and share states."""
+    """Ours lacks some features, and APIs for delegation tokens, streams groups and share state."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     kafka, ours = (client.ask(API_VERSIONS, 4, request) for client in clients)
     keys = [{row.api_key: row for row in told.api_keys} for told in (kafka, ours)]

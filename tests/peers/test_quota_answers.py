@@ -195,8 +195,8 @@ def test_stored_quotas_are_described_equally(clients: tuple[RawClient, RawClient
 def apply(admin: RawClient, parts: Parts, values: Values) -> None:
     """Change a quota, and return when the broker applies it.
 
-    Kafka's broker shows a change before the change takes effect, but after all earlier changes have
-    taken effect. So two more changes follow, and the last one must be shown.
+    When Kafka's broker shows a change, all earlier changes are in effect, but this one may not be.
+    So two more changes are sent, one after another, and the function waits until each is shown.
     """
     for entity, quotas in ((parts, values), ((LATER,), (RATE,)), ((LATER,), (NO_RATE,))):
         alter(admin, (entity, quotas))
@@ -225,7 +225,7 @@ def wait_of(client: RawClient) -> int:
 def test_a_client_over_a_quota_is_throttled_equally_long(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
-    """A single Produce request exceeds the quota, so that the result does not depend on a clock."""
+    """One Produce request alone exceeds the quota, so the result does not depend on a clock."""
     kafka_broker.create_topic(TOPIC)
     ours.call(lambda node: node.topics.create(TOPIC, 1))
     rates = (("producer_byte_rate", 1.0), ("consumer_byte_rate", 1e9))
@@ -276,7 +276,7 @@ def test_a_fetch_over_the_quota_returns_no_records(
 def test_a_client_over_its_request_quota_waits_for_one_window(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
-    """The throttle time is one window for any excess; both brokers list the same quotas."""
+    """However large the excess, the throttle time is one window; both brokers list equal quotas."""
     rates = (("producer_byte_rate", 1e9), ("request_percentage", 1e-9), ("consumer_byte_rate", 1e9))
     found: list[object] = []
     try:

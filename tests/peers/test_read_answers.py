@@ -1,7 +1,8 @@
 """Kafka and our broker respond equally to odd requests that read or delete records.
 
-The requests are Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords as no Kafka client sends
-them: with impossible offsets, epochs, sizes and isolation levels, and duplicate partitions.
+The requests are Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords. No Kafka client sends
+them like this: they have impossible offsets, epochs, sizes and isolation levels, or name a
+partition twice.
 """
 
 import uuid
@@ -49,8 +50,8 @@ NOW_MS = 1_700_000_000_000
 PARTITIONS = 2
 NOT_THERE = (3, 6)
 Answer = tuple[object, ...]
-# A topic's name, empty for the existing topic; and pairs of a partition and the offset below which
-# records are deleted.
+# A deletion of records: the topic's name (empty for the existing topic), and for each partition the
+# offset below which its records are deleted.
 Deletion = tuple[str, tuple[tuple[int, int], ...]]
 Said = TypeVar("Said")
 
@@ -88,7 +89,7 @@ class Place:
         )
 
     def offsets(self, *rows: ListOffsetsPartition, isolation: int = 0) -> Answer:
-        """Return the results of ListOffsets for these partitions, and for a missing topic."""
+        """Return ListOffsets results for these partitions of the topic, and of a missing topic."""
         topics = [
             ListOffsetsTopic(name=self.topic, partitions=list(rows)),
             ListOffsetsTopic(name="nobody-s", partitions=list(rows)),

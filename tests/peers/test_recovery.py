@@ -57,9 +57,8 @@ def segments_from(directory: Path, point: int) -> list[Path]:
 def flip(rng: random.Random, log: Path) -> None:
     """Flip one bit of a batch, except in the offset and magic, which no checksum covers.
 
-    Kafka does not open a log whose offsets jump too far. Kafka's recovery accepts a batch with a
-    magic above 2 as if it were 2, though Kafka's readers refuse the batch; our recovery cuts the
-    log before this batch.
+    A flipped offset may jump so far that Kafka does not open the log. A flipped magic above 2 is
+    accepted by Kafka's recovery, although its readers refuse the batch; ours cuts the log there.
     """
     content = bytearray(log.read_bytes())
     batch = rng.choice(list(walk(content)))
@@ -77,7 +76,7 @@ def recover_twice(
     crashed = replace(make(seed, folder / "events-0", steps=20), end="crash")
     oracle.run(crashed)
     bases = [int(log.stem) for log in sorted(crashed.directory.glob("*.log"))]
-    # If all index files are missing, Kafka also rebuilds the indexes below the recovery point.
+    # Without any index file, Kafka also rebuilds the indexes of segments below the recovery point.
     point = 0 if damage == "no indexes" else rng.choice((0, *bases))
     hard_stop(rng, crashed.directory, damage, point)
     folders = []
@@ -136,7 +135,7 @@ def test_recovery_leaves_the_same_files(
 def test_recovery_keeps_an_epoch_at_the_log_end_so_that_none_is_used_again(
     kafka_oracle: Oracle, quick_path: Path, damage: str
 ) -> None:
-    """Epochs below the log end equal Kafka's; our log may keep an epoch that starts at the end."""
+    """Our log may keep an epoch that starts at the log end; all other epochs equal Kafka's."""
     for seed in range(SEEDS_PER_TEST):
         folder = quick_path / str(seed)
         theirs, ours, states = recover_twice(kafka_oracle, seed, damage, folder)

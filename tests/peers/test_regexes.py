@@ -1,6 +1,7 @@
 """Regular expressions of clients, compared with RE2J from Kafka's own jars.
 
-Expressions that RE2 handles differently (docs/differences.md) are excluded.
+Our broker uses RE2. Expressions that RE2 and RE2J handle differently (docs/differences.md) are
+excluded.
 """
 
 import re

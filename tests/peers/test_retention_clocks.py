@@ -48,8 +48,8 @@ def aging_script(seed: int, directory: Path) -> Script:
         if kind < 0.6:
             spread = rng.choice((0, 600, 6_000))
             times = [now_ms + rng.randint(-spread, spread) for _ in range(rng.randint(1, 3))]
-            # If all timestamps were missing, retention would use the file's modification time,
-            # which is years after this clock's time.
+            # Only few batches lack timestamps. If a whole segment lacked them, retention would use
+            # the file's modification time, which is years after this clock's time.
             steps.append(append(*(times if rng.random() < 0.95 else [-1]), now_ms=now_ms))
         elif kind < 0.75:
             steps.append({"do": "roll", "now_ms": now_ms})
@@ -82,7 +82,7 @@ def test_the_clock_record_deletes_exactly_what_kafka_deletes(
 def test_without_timestamps_the_files_own_time_counts_in_both(
     kafka_oracle: Oracle, quick_path: Path, beyond_ms: int, goes: int
 ) -> None:
-    """With `record`, a file's time determines a segment's age only if no record has a time."""
+    """By the clock `record`, the file's time is used only if no record of the segment has one."""
     made_ms = int(quick_path.stat().st_mtime * 1_000)
     steps: list[Step] = [
         append(-1, -1, now_ms=T0),

@@ -28,7 +28,7 @@ def rewind(broker: Broker, group: str, *more: str) -> tuple[str, ...]:
 
 
 def test_a_rewound_group_reads_exactly_the_records_from_the_time_on(kafka_broker: Broker) -> None:
-    """Partitions have records before and after the time, only after it, or only before it."""
+    """One partition has records before and after the time, one only after, one only before."""
     topic, group = "rewound", "rewound-g"
     kafka_broker.create_topic(topic, partitions=3)
     times = {
@@ -206,7 +206,7 @@ def kafkas_reset(
 def test_a_rewind_equals_kafkas_tool_but_never_skips_unread_records(
     kafka_jars: KafkaHome, kafka_broker: Broker
 ) -> None:
-    """The group has read partition 0 to its end; in partitions 1 and 2 it is before the time."""
+    """The group has read partition 0 to its end; its offsets in 1 and 2 are before the time."""
     topic, group = "both", "both-g"
     kafka_broker.create_topic(topic, partitions=3)
     send(kafka_broker, topic, [T0 + s * 1000 for s in range(20)], partition=0)

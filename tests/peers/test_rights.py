@@ -1,8 +1,8 @@
 """Each user sends the same requests of each API to Kafka and our broker, with the same results.
 
 Kafka runs its StandardAuthorizer. There are thousands of pairs of a user and a request, so each
-test sends all requests of a user. For users with ACLs about administration, further tests also take
-the steps of admin_table with each of four admin clients (admin_clients).
+test sends all requests of a user. Other tests take users with ACLs about administration, and run
+the steps of admin_table with four admin clients (admin_clients).
 """
 
 import dataclasses
@@ -96,8 +96,8 @@ def answer_or_end(side: Side, user: str, question: Question) -> object:
 # -- through admin clients -----------------------------------------------------------------------
 
 ROWS_LEAST: Final = 600
-# Results that show that a step was allowed. For the steps in WELL, errors about the object also
-# show this.
+# Results that show that a step was allowed. For the steps in WELL, an error about the object (such
+# as an existing topic) also shows it.
 DONE: Final[set[Shown]] = {0, "OK", "settings", "folders", "rules"}
 WELL: Final[Mapping[Step, set[Shown]]] = {
     Step.CREATE: {0, 36},
@@ -208,7 +208,7 @@ class AclTalk:
         self.told.append({what: answer})
 
     def _await_last(self) -> None:
-        """Create a last ACL, and wait until it is visible: Kafka responds before that."""
+        """Create a last ACL, and wait until it is visible, which is after Kafka's response."""
         last = acl(resource_name="last", principal="User:last")
         self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[last]))
         end = time.monotonic() + PATIENCE_S
@@ -242,7 +242,7 @@ class AclTalk:
 
 
 def test_acls_are_created_described_and_deleted_equally(sides: tuple[Side, Side]) -> None:
-    """At the end the users get their ACLs back, because other tests may run later."""
+    """Restore the users' ACLs at the end, because other tests may run later."""
     kafka, ours = sides
     try:
         expected, found = AclTalk(kafka.bootstrap).run(), AclTalk(ours.bootstrap).run()

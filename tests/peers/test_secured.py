@@ -20,8 +20,8 @@ pytestmark = pytest.mark.kafka
 
 T0 = 1_700_000_000_000
 ADA = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada"'
-# Only the listener's protocol changes, not its name, so its port and all other settings stay as
-# they are.
+# The listener gets another protocol, but keeps its name, so that its port and all other settings
+# still apply.
 SECURED = """
 listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
@@ -110,7 +110,7 @@ def test_settings_of_kafkas_tools_open_the_door(secured: Broker, tmp_path: Path)
 
 
 def test_spark_reads_with_a_password(secured: Broker) -> None:
-    """Spark reads through librdkafka, with Java clients' settings; errors hide the password."""
+    """Spark reads through librdkafka with Java clients' settings; no error shows the password."""
     secured.create_topic("secret")
     producer = Producer(secured.client_config())
     for number in range(10):

@@ -1,6 +1,6 @@
 """The same traffic gives equal files and responses in Apache Kafka 4.3 and in our broker.
 
-Append times are not compared between the brokers; a broker's lookups must match its own records.
+Append times differ between the brokers, so each broker's lookups are compared with its own records.
 Index files of Kafka's active segment are preallocated; the zeros after their entries are not
 entries (docs/differences.md).
 """
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.kafka
 INDEX_ENTRY_SIZES = {".index": 8, ".timeindex": 12}
 SPECIAL = (-1, -2, -3, -4, -5)
 PLAIN_RUN, SWEEP = 75, 3_000
-# No retention and no limit for old timestamps, because the traffic's times are in the past. Index
-# entries at short distances test more lookups.
+# No retention and no limit for old timestamps, because the traffic's times are in the past. The
+# index has an entry every 300 bytes, so that lookups use more entries.
 FREE = {
     "retention.ms": "-1",
     "message.timestamp.before.max.ms": str(2**63 - 1),
@@ -91,7 +91,7 @@ def count(request: pytest.FixtureRequest) -> int:
 
 
 def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
-    """Send each request to both; compare codes, offsets, failed records, kind of append time."""
+    """Send each request to both brokers; compare codes, offsets, failed records and clocks."""
     for number, sent in enumerate(Traffic(seed).requests(count)):
         told = []
         for client in pair.clients():
@@ -103,7 +103,7 @@ def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
 
 
 def _entries(file: Path) -> bytes:
-    """Return a file's content without its preallocated end."""
+    """Return a file's content; for an index, without the zeros that Kafka preallocates."""
     data = file.read_bytes()
     size = INDEX_ENTRY_SIZES.get(file.suffix)
     if size is None:
@@ -133,7 +133,7 @@ def test_files_and_lookups_are_equal(pair: Pair, topic: str, count: int) -> None
 
 
 def test_a_fetch_brings_the_batches_that_kafka_brings_whole(pair: Pair, count: int) -> None:
-    """Whole batches are compared: Kafka cuts the last batch at the limit, and `_fetch` drops it."""
+    """Kafka cuts the last batch at the size limit; `_fetch` drops this part of a batch."""
     topic = "fetched"
     pair.create(topic, ROLLED)
     _send(pair, topic, seed=5, count=count)
@@ -147,7 +147,7 @@ def test_a_fetch_brings_the_batches_that_kafka_brings_whole(pair: Pair, count: i
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A partition's response, without a batch that is cut off at the end."""
+    """A partition's response, without a last batch that is incomplete."""
 
     error: int
     places: tuple[int, int, int]
@@ -190,7 +190,7 @@ def test_deletions_of_records_have_equal_effects(pair: Pair, count: int) -> None
 
 
 def _look_up_everything(pair: Pair, topic: str) -> None:
-    """Look up every time; tests/peers/test_lookups.py covers lookups without a match in Kafka."""
+    """Compare lookups of each time, but not where Kafka misses our match (see test_lookups.py)."""
     times = {record.timestamp for record in pair.our_client.read_all(topic)}
     for value in (-1, -2, -4, -5, *sorted(times)):
         kafka_says, we_say = (client.list_offsets(topic, value)[0] for client in pair.clients())

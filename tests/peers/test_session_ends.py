@@ -1,7 +1,7 @@
 """Sessions whose tokens expire during a connection, with Kafka and our broker.
 
-Both brokers accept a token for a while after its end. A session with such a token has ended as soon
-as it starts.
+Both brokers accept a token for a while after it has expired. The session of such a token ends as
+soon as it starts.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kafka
 # depend on the machine's speed.
 SKEW_S: Final = 600
 SHORT_S: Final = 3
-# Maximum difference in s between the clock by which a broker ends sessions and the wall clock.
+# Maximum difference, in seconds, between the wall clock and the clock that ends sessions.
 TOLERANCE_S: Final = 0.1
 ENDED: Final = ("say", 0, "", 0)
 GOES_ON: Final = ("say", 0, "", "some")
@@ -62,7 +62,7 @@ class Holder:
         self.heard.append(("shake", shake(self._client, mechanism).error_code))
 
     def show(self, version: int = 2, **claims: object) -> None:
-        """Send a token; record the response, with a session length other than 0 as "some"."""
+        """Send a token; record the response. Any session length but 0 is recorded as "some"."""
         told = say(self._client, bearer(self._make(**claims)), version)
         lasts = told.session_lifetime_ms and "some"
         self.heard.append(("say", told.error_code, told.error_message, lasts))

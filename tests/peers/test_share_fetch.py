@@ -207,8 +207,8 @@ def deleted(it: Side) -> Iterator[object]:
     yield one.fetch()
     yield one.say((0, 9, [ACCEPT]))
     yield one.say((10, 19, [RELEASE]))
-    # Kafka detects only at a fetch that the records below offset 12 are deleted; this fetch
-    # acquires no records.
+    # Kafka notices only at a fetch that the records below offset 12 are deleted; therefore this
+    # fetch, which acquires no records.
     yield one.begin()
 
 
@@ -270,7 +270,7 @@ def test_both_brokers_give_the_same_responses(
 
 
 def test_only_kafka_names_leader_0_in_an_error(kafka: Broker, ours: "Ours") -> None:
-    """No cluster here has a broker 0; after such an error, franz-go treats 0 as the leader."""
+    """No broker here has id 0, yet franz-go would treat 0 as the leader after Kafka's error."""
     assert reported_leader(kafka.bootstrap) == (0, 0)
     assert reported_leader(ours.bootstrap_servers) == (-1, -1)
 

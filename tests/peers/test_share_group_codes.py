@@ -1,7 +1,7 @@
 """Conversations about share groups are the same with Kafka and with our broker.
 
 Epochs are not compared, because Kafka starts a topic one heartbeat and one epoch later than our
-broker. Texts are not compared either.
+broker. Texts of errors are not compared either.
 """
 
 import dataclasses
@@ -109,7 +109,7 @@ class ShareTalk(ConsumerTalk):
         self.ask(SHARE_GROUP_HEARTBEAT, 1, self.request(member, epoch, **more))
 
     def quietly(self, member: str, epoch: int, *topics: str) -> ShareGroupHeartbeatResponse:
-        """Send a heartbeat whose response is only applied to the member."""
+        """Send a heartbeat and apply its response to the member; the response is not compared."""
         names = {"subscribed_topic_names": list(topics)} if topics else {}
         told = self.client("a").ask(SHARE_GROUP_HEARTBEAT, 1, self.request(member, epoch, **names))
         assert told.error_code == 0, told
@@ -279,7 +279,7 @@ def tools(talk: ShareTalk) -> None:
 
 
 def strangers(talk: ShareTalk) -> None:
-    """Send requests of other group protocols with the id of a share group and of its member."""
+    """Send requests of the other group protocols that name a share group and its member."""
     talk.quietly("A", 0, ROUTES)
     talk.settle(ROUTES)
     group = talk.group

@@ -155,7 +155,7 @@ def test_an_attempt_that_is_killed_between_write_and_commit(either_broker: AnyBr
 
 
 def test_a_zombie_is_fenced(either_broker: AnyBroker) -> None:
-    """An abandoned attempt of a task continues after another attempt has completed."""
+    """If a task has two attempts, the abandoned one fails when it continues after the other."""
     topic = "sink-zombie"
     either_broker.create_topic(topic)
     began, go_on = threading.Event(), threading.Event()
@@ -186,7 +186,7 @@ def test_a_zombie_is_fenced(either_broker: AnyBroker) -> None:
 
 
 def test_writers_do_not_wait_for_each_other(either_broker: AnyBroker) -> None:
-    """A marker of another task's open transaction does not delay the next batch."""
+    """A task writes its batch although another task has an open transaction with a marker."""
     topic = "sink-open"
     either_broker.create_topic(topic)
     once(either_broker, topic, 0, rows(1))

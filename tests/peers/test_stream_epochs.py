@@ -1,4 +1,4 @@
-"""A stream from a real broker: a new leader epoch is no loss, but a truncated log is a loss."""
+"""A stream from a real broker reports a truncated log as a loss, but not a new leader epoch."""
 
 import os
 

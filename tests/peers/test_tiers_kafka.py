@@ -1,4 +1,4 @@
-"""After older segments have moved to a store, a real broker reads logs that start later."""
+"""A real broker can read logs whose older segments tidelog has moved to a store."""
 
 from pathlib import Path
 

@@ -51,7 +51,7 @@ def written(oracle: Oracle, folder: Path, steps: Sequence[Step], config: dict[st
 def both(
     oracle: Oracle, folder: Path, source: Path, steps: Sequence[Step], config: dict[str, str]
 ) -> tuple[list[object], list[object]]:
-    """Return Kafka's results and ours, each on a copy that keeps the files' modification times."""
+    """Return Kafka's results and ours; each side reads a copy with the same modification times."""
     scripts = []
     for side in ("kafka", "ours"):
         copy = folder / side / "events-0"

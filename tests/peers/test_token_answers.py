@@ -34,7 +34,7 @@ MINUTE_S: Final = 60
 PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 OAUTH: Final = "org.apache.kafka.common.security.oauthbearer"
 RULES: Final = {
-    # So large that a case doesn't depend on the machine's speed.
+    # A large tolerance, so that a case's result doesn't depend on the machine's speed.
     "sasl.oauthbearer.clock.skew.seconds": "600",
     "sasl.oauthbearer.expected.audience": "streams,kafka",
     "sasl.oauthbearer.expected.issuer": "https://issuer.example",
@@ -72,7 +72,7 @@ class Sides(NamedTuple):
 def sides(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sides]:
-    """Kafka and our broker, which read keys from the same file."""
+    """Kafka and our broker; both read the keys that sign tokens from the same file."""
     folder = tmp_path_factory.mktemp("tokens")
     keys = folder / "keys.json"
     keys.write_bytes(SHOWN)
@@ -116,7 +116,7 @@ def _claims(**changes: object) -> Mapping[str, object]:
 
 
 class Case(NamedTuple):
-    """A token, and the authorization id of the client."""
+    """A token to send, whether it is valid, and the authorization id to send with it."""
 
     made: Callable[[], str]
     is_good: bool
@@ -132,7 +132,7 @@ def _bad(signer: Signer = RSA, algorithm: str = "RS256", **changes: object) -> C
 
 
 def _timed(*, is_good: bool, **ahead_s: int) -> Case:
-    """Return a case with claims of time, in seconds from now."""
+    """Return a case whose token has these times as claims, given in seconds from now."""
 
     def made() -> str:
         now = _now_s()
@@ -245,7 +245,7 @@ def test_both_accept_the_same_tokens(sides: Sides, name: str) -> None:
     assert (found == [0, 0, b"", True, True]) == case.is_good
 
 
-# sarama sends the second value, because `\x01` is in a raw string in its source.
+# The client sarama sends the second value, because its source has `\x01` in a raw string.
 @pytest.mark.parametrize("last", [b"\x01", rb"\x01", b""])
 def test_messages_after_a_bad_token_get_equal_responses(sides: Sides, last: bytes) -> None:
     expected, found = (_talk(place, "nonsense", "", last) for place in sides)

@@ -198,7 +198,7 @@ def test_markers_by_hand(sides: tuple[Side, Side]) -> None:
     def steps(side: Side, topic: str) -> list[Said]:
         client = side.client
         writer = producer(side, topic)
-        assert writer.init() == 0  # so that an earlier epoch exists
+        assert writer.init() == 0  # a second call, so that an earlier epoch exists
         said: list[Said] = [tuple(writer.add(topic, 0))]
         said.append(("produce", writer.produce(topic, [record(0)]).error_code))
         epoch = writer.epoch
@@ -290,8 +290,7 @@ class Begun:
         topic: The topic.
         writer: The producer of the transaction.
         said: The broker's responses so far.
-        took_s: Time from the earliest possible start of the transaction to the last of these
-            responses.
+        took_s: Maximum age of the transaction, in seconds, when the last of these responses came.
     """
 
     topic: str
@@ -301,7 +300,7 @@ class Begun:
 
 
 def begin_short(side: Side, topic: str, *, own_epochs: bool) -> Begun:
-    """Start a transaction with a batch; no request ends it, so that it times out."""
+    """Start a transaction with a batch and never end it, so that it times out."""
     numbers = count()
 
     def begin() -> Begun:
@@ -337,7 +336,7 @@ def go_on_late(begun: Begun) -> list[Said]:
 
 
 def test_timed_out_transactions_get_the_same_codes(sides: tuple[Side, Side]) -> None:
-    """All four transactions are open at the same time, so that their timeouts pass together."""
+    """All four transactions are open at once, so that the test waits only once for timeouts."""
     topics = {False: "timed-out-classic", True: "timed-out-newer"}
     begun = [
         begin_short(side, topic, own_epochs=own_epochs)

@@ -79,7 +79,7 @@ def classic(talk: TransactionTalk) -> None:
 
 
 def bumping(talk: TransactionTalk) -> None:
-    """End transactions by version 5, which increases the epoch: in each state, with each epoch."""
+    """End transactions in each state, with old and new epochs; version 5 increases the epoch."""
     producer = talk.init()
     pid, epoch = producer
     talk.end((pid, epoch - 1), commit=False, version=5)
@@ -146,7 +146,7 @@ def verifying(talk: TransactionTalk) -> None:
 
 
 def listing(talk: TransactionTalk) -> None:
-    """List transactions with filters of every kind, which match only ids of this conversation."""
+    """List transactions with every kind of filter; only ids of this conversation match."""
     names = [f"{talk.transactional_id} {word}" for word in ("alpha", "beta", "gamma 1")]
     for name in names:
         talk.init(transactional_id=name)

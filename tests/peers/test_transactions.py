@@ -31,7 +31,7 @@ FREE = {
     "index.interval.bytes": "300",
 }
 FIRST_MS = 1_600_000_000_000
-# Larger timestamps in responses belong to markers, which have the time of a broker's clock.
+# A response's timestamp above this belongs to a marker, which has the time of a broker's clock.
 PAST_MS = 1_700_000_000_000
 PLAIN_RUN, SWEEP = 30, 600
 QUICK_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
@@ -121,8 +121,8 @@ def fetch(
 def fetch_result(data: PartitionData, name: Names) -> Said:
     """Return the compared parts of a response, without a batch that is cut off at the end.
 
-    Kafka's list of aborted transactions may reach beyond the returned records; such transactions
-    are useless to a client.
+    Aborted transactions after the returned records are left out. Kafka may list them, but a client
+    does not need them.
     """
     records = bytes(data.records or b"")  # type: ignore[arg-type] # what is read is one buffer
     batches = [
@@ -191,7 +191,7 @@ def everything(client: RawClient, topic: str, name: Names, times: Sequence[int])
 
 
 class Script:
-    """Random steps of a few producers: the same in both brokers with the same seed."""
+    """Random steps of a few producers. With one seed, both brokers get the same steps."""
 
     def __init__(self, side: Side, topic: str, seed: int) -> None:
         self._random = random.Random(seed)

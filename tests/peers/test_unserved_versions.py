@@ -90,8 +90,7 @@ def test_responses_are_kafkas(
     expected = response_to(kafka_broker.bootstrap, key, version)
     found = response_to(ours.bootstrap_servers, key, version)
     assert found[1] == expected[1]
-    # Only the first six bytes are compared, because Kafka announces more in a response to
-    # ApiVersions.
+    # Only the first six bytes are compared, because Kafka's response to ApiVersions has more APIs.
     assert found[0][:6] == expected[0][:6]
     if key == API_VERSIONS.key:
         assert found[0][:6] == struct.pack(">ih", CORRELATION_ID, UNSUPPORTED_VERSION)

@@ -28,7 +28,7 @@ def facts(answer: object) -> list[object]:
 
 
 def compared_files(directory: Path) -> dict[str, bytes]:
-    """Return logs and indexes, not snapshots: the two sides keep different old snapshots."""
+    """Return logs and indexes, but no snapshots: the two sides keep different old snapshots."""
     return {
         name: content
         for name, content in kafka_files(directory).items()

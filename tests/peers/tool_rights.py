@@ -1,8 +1,8 @@
 """A table of rights on transactions, share groups and features, and steps of clients and tools.
 
 A row consists of a user of rights_talk and a step, which a client takes as this user. The plain
-model of tests/server/rights decides whether the step is allowed; tests compare the client's result
-between two brokers.
+model of tests/server/rights decides whether the step is allowed. Tests compare the client's results
+at Kafka and at our broker.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ class Step(StrEnum):
 
 
 Told = dict[Step, Shown]
-# Results in place of error codes that are not compared: UNTOLD if the client hides the code, DENIED
-# if either of two errors may occur.
+# Some error codes can't be compared. UNTOLD replaces a code that the client hides; DENIED replaces
+# a code where either of two errors may occur.
 UNTOLD: Final = "failed"
 DENIED: Final = "denied"
 _DENIALS: Final = {
@@ -99,7 +99,7 @@ NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     Step.FEATURES: (),
     Step.SET_FEATURE: _of(ResourceType.CLUSTER, CLUSTER, "ALTER"),
 }
-# The step ABORT needs this right, or the right to alter the cluster.
+# The right to act as a broker. The step ABORT needs it, or the right to alter the cluster.
 _ACTION: Final = Need(ResourceType.CLUSTER, CLUSTER, Operation.CLUSTER_ACTION)
 # Users with ACLs on the resources of these steps, and users with similar ACLs.
 TOOL_USERS: Final = (
@@ -151,8 +151,8 @@ def by_java(oracle: Oracle, bootstrap: str, user: str) -> Told:
         "tool_rights", config=config, seen=SEEN, group=GROUP, id=TRANSACTION, lent=LENT
     )
     found: Told = {Step(name): code for name, code in cast("dict[str, int]", told).items()}
-    # If the user lacks rights on topic and group, the error depends on which request the client
-    # sends first, which varies.
+    # If the user lacks rights on both topic and group, the error is about the one that the client
+    # names first, which varies.
     return found | ({Step.SHARE: DENIED} if found[Step.SHARE] in _DENIALS else {})
 
 
@@ -237,7 +237,7 @@ async def _in_transaction(
         async with producer.transaction():
             await asyncio.wait_for(act(producer), TIMEOUT_S)
     except aio_errors.KafkaError as refused:
-        # The client may raise an error about its sender; the broker's error is then the cause.
+        # If the client's sender task failed, the broker's error is the cause of the raised error.
         cause = refused if hasattr(refused, "errno") else refused.__cause__
         return cast("Shown", getattr(cause, "errno", UNTOLD))
     finally:
@@ -265,7 +265,7 @@ def _heard(call: Callable[[KafkaAdminClient], bool], client: KafkaAdminClient) -
 
 
 def _lists(client: KafkaAdminClient) -> bool:
-    """Whether a list has the transaction. It omits transactions that the user may not describe."""
+    """Whether a list has the transaction; brokers list only those that the user may describe."""
     listed = client.list_transactions().values()
     return any(found.transactional_id == TRANSACTION for some in listed for found in some)
 

@@ -194,7 +194,7 @@ class TransactionTalk:
         return answer.producer_id, answer.producer_epoch
 
     def settle(self) -> None:
-        """Wait until no transaction is being ended; nothing is recorded."""
+        """Wait until no transaction is being ended; do not record the responses."""
         wanted = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:

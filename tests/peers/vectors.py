@@ -1,7 +1,7 @@
 """Creates the files of tests/vectors with Kafka's own classes: `python -m tests.peers.vectors`.
 
 The files are committed for machines without Java. Each `.bin` (or partition folder) has a `.toml`
-beside it: the origin, this command, and every field as Kafka itself reads it; a null field has no
+file beside it with the origin, this command, and every field as Kafka reads it. A null field has no
 key. test_vectors_current.py recreates and compares the files, so they can't become outdated.
 """
 
