@@ -16,7 +16,7 @@ class Entry:
     producer: int | None = None
     version: int = 0
     taken_ms: int | None = None
-    # Whether the entry is a removed expired tombstone, or a record that such a tombstone covers.
+    # Whether the entry is an expired tombstone that was removed, or a record that it covers.
     is_over: bool = False
 
     @property
@@ -64,8 +64,8 @@ class Model:
     def end_tombstone(self, gone: Entry) -> None:
         """Mark the records that an expired tombstone has covered: they must never return.
 
-        Other records of the key are part of the table again: later records, and records that no
-        cleaning had read when the tombstone expired.
+        The tombstone no longer covers the key's other records, so a table may have them: later
+        records, and records that no cleaning had read when the tombstone expired.
         """
         for entry in self.entries.values():
             is_covered = entry.key == gone.key and entry.rank <= gone.rank

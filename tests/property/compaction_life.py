@@ -1,7 +1,7 @@
 """A compacted partition and its model run the same steps, drawn by a seed.
 
-All strategies are used: the winner of a key is the last record, the one with the highest time, or
-the one with the highest version in a header.
+All strategies are used. The winner of a key is its last record, its record with the highest time,
+or its record with the highest version in a header.
 
 Steps: appends of keyed records (a few keys, uniform or by Zipf's law, with tombstones), open,
 committed and aborted transactions, rolls, clock advances, cleanings, restarts, and cleanings that
@@ -199,7 +199,7 @@ class Life:
         self._look_around()
 
     def _look_around(self) -> None:
-        """Remember a crash, after which append times may be unknown."""
+        """Note that a crash has occurred: append times may be unknown from now on."""
         self.has_crashed = True
         self.directory.accept_clock()
 
@@ -303,7 +303,7 @@ class Life:
             at = log.offset_for_time(record.timestamp)
             first = next(r.offset for r in found if r.timestamp >= record.timestamp)
             assert at is not None
-            # The lookup may find an earlier transaction marker, because markers have times too.
+            # Markers have times too, so the lookup may return a marker before the first match.
             assert at.offset == first or (at.offset < first and at.offset not in self.model.entries)
             at = log.offset_for_time(entry.append_ms, clock=ClockName.APPEND)
             assert at is None or at.timestamp >= entry.append_ms
@@ -332,8 +332,8 @@ class Life:
     def _judge_transactions(self) -> None:
         """Assert that readers of the whole log (a follower, a recovery) see no open transaction.
 
-        All transactions have ended. A transaction would seem open if a cleaning removed its marker
-        before its last batch.
+        All transactions have ended. If a cleaning had removed a marker but left a batch of its
+        transaction, the transaction would seem open.
         """
         opened: dict[int, int] = {}
         for segment in self.log.segments:

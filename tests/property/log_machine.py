@@ -102,7 +102,7 @@ class LogMachine(RuleBasedStateMachine):
             self.model.durable_end = self.model.log_end
 
     def _judge_append_time(self, append_ms: int, now: int) -> None:
-        """Assert that an append time is the clock's time, or an earlier append's later time."""
+        """Assert that an append time is the clock's time, or a later one that was already used."""
         last = max((entry.append_ms for entry in self.model.visible()), default=0)
         assert append_ms >= max(now, last)
         assert append_ms in {now, last} or append_ms in self.given_out

@@ -47,7 +47,7 @@ def test_one_batch_equals_that_of_the_plain_builder(
 ) -> None:
     kind = TimestampType(int(stamped))
     chosen = records[skip:]
-    # A slice of a table: the buffers of a slice begin before its rows.
+    # The input is a slice of a table, because the buffers of a slice begin before its rows.
     table = as_table(records).slice(skip)
     found = list(encode_table(table, now_ms=NOW_MS, codec=codec, timestamp_type=kind))
     assert found == [

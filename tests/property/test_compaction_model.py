@@ -89,7 +89,7 @@ def test_the_highest_version_of_each_key_is_always_there(settings: Mapping[str, 
 def test_tombstones_that_one_full_pass_had_to_keep_are_removed(
     seed: int, settings: Mapping[str, str]
 ) -> None:
-    """The pass that maps the records around a tombstone keeps it; the next pass removes it."""
+    """A tombstone stays in the pass that maps the records around it; the next pass removes it."""
     live_with_versions([seed], settings)
 
 
@@ -108,7 +108,7 @@ def test_keys_are_verified_if_the_setting_requires_it(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [*range(3), *map(rarely, range(3, 6))])
 def test_records_younger_than_the_minimum_lag_stay(seed: int) -> None:
-    """Records younger than the minimum lag stay, however often the partition is cleaned."""
+    """Repeated cleanings remove no record that is younger than the minimum lag."""
     life = Life(seed, real, {"min.compaction.lag.ms": "60000"})
     for _ in range(10):
         life.append()

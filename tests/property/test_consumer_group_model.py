@@ -55,7 +55,7 @@ class Consumers(RuleBasedStateMachine):
     def _beat(self, name: str) -> HeartbeatResult:
         """Send a heartbeat.
 
-        After a lost response the heartbeat has all fields, so that the response is complete.
+        After a lost response, the next heartbeat sets all fields, so that it gets a full response.
         """
         repeats = name in self.unanswered
         asked = HeartbeatRequest(

@@ -1,6 +1,6 @@
 """Deleting a disposable file changes no result of a reader, on either clock.
 
-The logs were created, continued or cut by another program, or compacted. They have transactions,
+Some logs were created, continued or cut by another program, or compacted. They have transactions,
 records without a time, a clock that pauses and jumps, and a log start inside a segment. Each kind
 of file that can be rebuilt is deleted, for all segments or for one; every result of a reader must
 be the same before and after.
@@ -28,11 +28,11 @@ from tidelog.storage.log.log import Log
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord, TopicPartition
 
 NAME = TopicPartition(TOPIC, 0)
-# Files that are rebuilt from other files, or that are only informative. The files in WHOLE belong
-# to the partition, the files in SIDECARS to a segment.
+# Disposable files: files that are rebuilt from other files, or that are only informative. A file in
+# WHOLE belongs to the whole partition, a file in SIDECARS to one segment.
 #
-# `.txnindex` is not in these lists. Kafka writes no `.txnindex` for a segment without aborted
-# transactions, so without a zone map nothing would show that the file was deleted.
+# `.txnindex` is not disposable. Kafka writes none for a segment without aborted transactions, so if
+# the file was deleted, only a zone map can show that it is missing.
 SIDECARS = (".zones", ".index", ".timeindex")
 WHOLE = ("segment-notes", "compaction-statistics")
 STEPS = 14
@@ -227,7 +227,7 @@ def timed_answers(
         found["scan", place] = table.to_pylist()
         found["count", place] = number.records
         assert number.records == table.num_rows, place
-        # With a range of record times, only `strict` reads every record without a time.
+        # For a range of record times, only a `strict` plan reads every record without a time.
         if clock is ClockName.APPEND:
             assert number.without_time == stats.without_time, place
             assert not number.is_least

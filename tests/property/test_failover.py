@@ -1,6 +1,6 @@
 """A failover misses no record if latency is within its bound; `verify` reports missed records.
 
-Two clusters get the same records with different latencies, so in different orders. The group's
+Two clusters get the same records, but each with other latencies, so in another order. The group's
 position, timestamp types, numbers of partitions and clock skew vary.
 """
 
@@ -181,7 +181,7 @@ def test_records_that_never_reached_a_are_counted(
 def test_repeats_are_bounded_by_the_margin(
     kind: TimestampType, step: int, position: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Without latency, a margin of L ms repeats only records of the last L ms before the offset."""
+    """Without latency, a margin of L ms repeats only records sent within L ms before the offset."""
     a = MemoryCluster("a:1").create(TOPIC, 1, kind)
     b = MemoryCluster("b:1").create(TOPIC, 1, kind)
     sent = [Sent(number, START + number * step, 0, 0) for number in range(200)]
@@ -192,6 +192,6 @@ def test_repeats_are_bounded_by_the_margin(
     verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
     assert plan.mapped[TOPIC].mapping is PartitionMapping.SAME
     assert verdict.missed == 0
-    # One record more than the margin covers, because a search by create time begins at the last
-    # consumed record.
+    # The `+ 1` is for the last consumed record, where a search by create time begins; the margin
+    # does not cover it.
     assert verdict.duplicates <= 100 // step + 1

@@ -21,7 +21,7 @@ GROUP, TOPIC, NOW = "billing", "orders", 1_000_000
 
 @st.composite
 def mirrors(draw: st.DrawFn) -> MemoryMirror:
-    """Draw a mirror after some batches, with gaps in A's offsets and older records on B."""
+    """Draw a mirror from cluster A to B. A's offsets have gaps; B had records before the copies."""
     count = draw(st.integers(1, 3))
     partitioning = draw(st.sampled_from([Partitioning.KEPT, Partitioning.KEY]))
     on_b = count if partitioning is Partitioning.KEPT else draw(st.integers(1, 3))

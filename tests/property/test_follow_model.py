@@ -1,6 +1,7 @@
 """After any history of a leader and its standby, the standby gets the leader's records.
 
-If the leader has lost its newest records and written none since, the standby keeps its records.
+There is one exception: the leader has lost its newest records, and written no others since. Then
+the standby keeps these records.
 
 The leader appends, stops, loses its newest records, deletes its oldest. The standby stops, deletes,
 is promoted for a while and returns. Here a leader epoch may occur twice, which no controller would

@@ -2,8 +2,8 @@
 
 The log is a list of segments of (offset, key, value or None); a cleaning of this list follows the
 rules of the real cleaner exactly. The real planner makes the plans from drawn estimates, so most
-estimates are wrong. Horizons count as expired from the first cleaning on, which is the hardest
-case.
+estimates are wrong. The delete horizon of a tombstone counts as expired right after the cleaning
+that sets it, which is the hardest case.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Segment:
     end: int
     entries: list[Entry]
     cleaned_to: int
-    is_marked: bool = False  # a cleaning has seen the tombstones; the next may remove them
+    is_marked: bool = False  # one cleaning has read the tombstones, so the next one may remove them
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Model:
     def clean(
         self, groups: Sequence[tuple[tuple[int, ...], bool]], map_from: int, mapped_to: int
     ) -> None:
-        """Clean groups of segments, each with base offsets and whether to remove tombstones."""
+        """Clean groups: each has its segments' base offsets, and whether to remove tombstones."""
         latest = {
             key: offset
             for each in self.segments
@@ -96,8 +96,8 @@ class Model:
             proven = after_merging(
                 after_cleaning(part.cleaned_to, map_from, mapped_to) for part in parts
             )
-            # If merged segments have both new tombstones and tombstones with a horizon, all of them
-            # get the horizon of the new tombstones.
+            # A merged segment has one horizon for all of its tombstones: that of its new tombstones
+            # if it has any.
             made[bases[0]] = Segment(bases[0], parts[-1].end, entries, proven, is_marked=True)
             gone.update(bases)
         kept = [
@@ -143,11 +143,11 @@ def _append(model: Model, random: Random) -> None:
 
 
 def _clean_by_kafka(model: Model, _random: Random) -> None:
-    """Clean as Kafka: map keys from the checkpoint on, rewrite all, drop each expired tombstone."""
+    """Clean as Kafka: map keys from the checkpoint on, rewrite all, drop all expired tombstones."""
     map_from = clean_end(model.facts([1.0] * len(model.segments)), 0)
     model.clean([((each.base,), True) for each in model.segments], map_from, model.end)
     for each in model.segments:
-        each.cleaned_to = model.end  # Kafka's checkpoint has one offset for all
+        each.cleaned_to = model.end  # Kafka's checkpoint is one offset for the whole log
 
 
 def _clean_by_plan(model: Model, random: Random) -> None:
@@ -166,15 +166,15 @@ def _clean_by_plan(model: Model, random: Random) -> None:
 
 
 def _full_at(map_from: int, map_to: int, random: Random) -> int:
-    """Return the end of the mapped offsets: `map_to`, or earlier as if the map were full."""
+    """Return the end of the mapped offsets: `map_to`, or an earlier one as for a full map."""
     return random.choice([map_to, random.randint(map_from, map_to)])
 
 
 def _clean_anything(model: Model, random: Random) -> None:
     """Clean random groups of segments, with a random range of mapped offsets.
 
-    A real scheduler would not choose these groups or this range. Tombstones are removed by the
-    usual rules.
+    A real scheduler would not choose such groups or ranges. Tombstones are removed by the usual
+    rules.
     """
     facts = model.facts([1.0] * len(model.segments))
     part = random.random()
@@ -254,7 +254,7 @@ def _facts(count: int, keys: float) -> list[SegmentFacts]:
 def test_all_keys_are_mapped_if_their_number_is_uncertain(
     count_error: float, map_keys_max: float, map_from: int
 ) -> None:
-    """If the map has spare room, all keys are mapped, because a full map gives no exact count."""
+    """All keys are mapped if the map has spare room; a full map gives no exact number of keys."""
     demand = Demand(
         cleanable_end=60,
         active_bytes=0,

@@ -1,6 +1,6 @@
 """Steps and checks of test_compaction_model.py, with the generational scheduler.
 
-The limit of space is only a little larger than the live data, so that cleanings are often due.
+The space limit is only a little above the size of the live data, so that cleanings are often due.
 """
 
 import pytest

@@ -27,7 +27,7 @@ class Client:
     Attributes:
         instance_id: Its instance id, if it is static.
         member_id: Its id from the coordinator; empty until the coordinator has assigned an id.
-        joined: The generation that the member believes to be in, None if it has to join.
+        joined: The generation in which the member believes itself to be; None if it must join.
         has_assignment: Whether it has the assignment of that generation.
     """
 
@@ -40,7 +40,7 @@ class Client:
     seen: list[JoinResult] = field(default_factory=list)
 
     def forget(self, *, whole: bool) -> None:
-        """Require a new join; with `whole` also drop the member id, because it is invalid."""
+        """Make the member join again; `whole` also drops its id, which the coordinator refused."""
         self.joined, self.has_assignment = None, False
         if whole:
             self.member_id = ""

@@ -69,7 +69,7 @@ def test_damaged_indexes_of_finished_segments_change_no_result(
     with LogDir.open(PATH, env=env) as directory:
         for segment in directory.reader("t", 0).segments:
             _ = segment.offset_index, segment.time_index
-        # Opening for writing rewrites a missing index, so nothing is left to report.
+        # If an index is missing, opening for writing creates it again, so nothing is reported.
         assert bool(directory.reports) == (is_hurt and not (writes and damage(source, b"") is None))
 
 
@@ -81,7 +81,7 @@ def test_damaged_indexes_of_finished_segments_change_no_result(
 def test_damaged_indexes_without_a_zone_map_change_no_result(
     damage: Damage, suffixes: set[str], seed: int
 ) -> None:
-    """Other programs write no zone maps. Without zone maps, only the log proves an index entry."""
+    """Other programs write no zone maps; then index entries can be checked only by the log."""
     env, source = mended_log(), random.Random(seed)
     finished = finished_bases(env)
     for base in finished:

@@ -72,7 +72,7 @@ class Sent:
 
     @property
     def expected_code(self) -> int | None:
-        """The expected error code; an invalid time of any record outranks a missing key."""
+        """The expected error code; if a time is invalid and a key is missing, the time's code."""
         found = set()
         for record in self.records:
             time = record.timestamp
@@ -134,7 +134,7 @@ def test_valid_message_sets_keep_their_records_with_new_offsets(sent: Sent) -> N
 
 
 def check_summary(sent: Sent, result: PendingAppend, found: list[Record]) -> None:
-    """Check the fields of a pending append that the log uses, and the format of its batches."""
+    """Check the format of an append's batches, and those fields of the append that the log uses."""
     count = len(found)
     kind = TimestampType.LOG_APPEND_TIME if sent.stamps else TimestampType.CREATE_TIME
     codec = sent.codec if sent.target is None else sent.target

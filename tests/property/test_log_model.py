@@ -35,7 +35,7 @@ class LargeSegments(LogMachine):
 
 
 class LogAppendTime(LogMachine):
-    """Both clocks have the same times; segments roll by time or by size."""
+    """Record times and append times are equal; segments roll by time or by size."""
 
     CONFIGS: ClassVar[Configs] = ({**STAMPED, "segment.ms": "5000"}, {**STAMPED, **SMALL})
 
@@ -76,7 +76,7 @@ class FlushedAppends(LogMachine):
 
 
 class Kernels(LogMachine):
-    """Searches use kernels instead of the plain code."""
+    """Searches use compiled kernels instead of the plain Python code."""
 
     CONFIGS: ClassVar[Configs] = (
         SMALL,
@@ -104,7 +104,7 @@ def test_log_equals_the_model(machine: type[LogMachine]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            # Without shrinking, which would take minutes.
+            # The phase that shrinks a failure is left out, because it would take minutes.
             phases=[Phase.explicit, Phase.reuse, Phase.generate],
             max_examples=SEQUENCES.get(profile, settings().max_examples) // len(MACHINES),
             stateful_step_count=STEPS,

@@ -1,10 +1,10 @@
 """A reader that stays open beside a writer returns the same results as a newly opened one.
 
-Seeded lives of a topic: appends with any timestamps, transactions, rolls, deletions, retention,
-compaction, truncation, restarts, sidecars that are removed and restored, a folder that is replaced
-by its copy, a topic that is created again. Short or long times pass between two steps. Some disks
-have coarse modification times; on the other disks the clock is sometimes set back. While the
-folder's modification time is unchanged, the open reader reads only the last segment again.
+The steps are drawn by a seed: appends with any timestamps, transactions, rolls, deletions,
+retention, compaction, truncation, restarts; sidecars are removed and restored, the folder is
+replaced by its copy, the topic is created again. A random time passes between two steps. Some disks
+round modification times; on the other disks the clock is sometimes set back. The open reader reads
+only the last segment again if the folder's modification time is unchanged.
 """
 
 import random
@@ -47,7 +47,7 @@ class CoarseDisk(DamageFileSystem):
 
 
 class Life:
-    """A directory that is written to, and the steps on it."""
+    """One directory, and the seeded steps that a writer takes on it."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -158,7 +158,7 @@ class Life:
 
     def compact(self) -> None:
         if "compact" in self.writer.topic("t").config.cleanup_policy:
-            # Append times may be lost, because `remove_sidecar` removes their files, too.
+            # `remove_sidecar` also removes files of append times, so the times may be lost.
             worker = PlainWorker(self.env)
             options = CleanerOptions(is_asked=True, accepts_lost_times=True)
             clean_partition(self.writer.log_dir, NAME, worker, options)

@@ -83,7 +83,7 @@ def test_a_hole_never_gives_a_wrong_record(built: Built, data: st.DataObject) ->
     start = data.draw(st.integers(0, len(built.data) - 1))
     end = data.draw(st.integers(start + 1, len(built.data)))
     zeroed = built.data[:start] + bytes(end - start) + built.data[end:]
-    # The checksum does not cover offsets; all other fields of a decoded record must be right.
+    # Offsets are not compared, because no checksum covers them; all other fields must be right.
     contents = [replace(e, offset=0) for e in built.expected]
     assert all(replace(found, offset=0) in contents for found in read_until_error(zeroed))
 

@@ -91,7 +91,7 @@ def lookups(log: LogView) -> list[OffsetAndTimestamp | None]:
 
 
 def freshly_built(env: SeededEnv) -> dict[str, bytes]:
-    """Return the indexes and zone maps as built from the log."""
+    """Return the content of indexes and zone maps that are newly built from the log."""
     built: dict[str, bytes] = {}
     with LogDir.open(PATH, env=env) as directory:
         for segment in directory.reader("t", 0).segments:
@@ -158,8 +158,8 @@ def do_damage(
 def is_unseen_cut(name: str, changed: bytes | None, damaged: Mapping[str, bytes | None]) -> bool:
     """Whether a file is an index whose missing end a check can't detect.
 
-    An offset index with fewer entries is valid; only the segment's zone map would show the missing
-    entries.
+    An offset index is valid even if its last entries are missing. Only the segment's zone map would
+    show that they are missing.
     """
     data = BEFORE[f"{PARTITION}/{name}"]
     assert data is not None

@@ -28,8 +28,8 @@ class Appended(NamedTuple):
     append_ms: int
 
 
-# A step: the advance of the clock, and the batch's timestamps relative to the clock (None for no
-# timestamp).
+# Each step advances the clock by a time, then appends a batch. The batch's timestamps are relative
+# to the clock; None means no timestamp.
 _TIMES = st.lists(
     st.one_of(st.none(), st.integers(-3 * SPAN_MS, 3 * SPAN_MS)), min_size=1, max_size=3
 )
@@ -42,7 +42,7 @@ def counted_ms(records: list[Appended], clock: RetentionClock) -> int:
     timed = [record for record in records if record.timestamp >= 0]
     last_ms = max(record.append_ms for record in records)
     if clock is RetentionClock.APPEND or not timed:
-        return last_ms  # also the file's modification time: nothing was written later
+        return last_ms  # equals the file's modification time
     if clock is RetentionClock.RECORD:
         return max(record.timestamp for record in timed)
     return max(min(record.timestamp, record.append_ms) for record in timed)

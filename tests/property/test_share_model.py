@@ -44,7 +44,7 @@ class Row:
 
 
 class Model:
-    """Rows of the offsets in [start, end), each treated independently."""
+    """Model of a share partition: one independent row for each offset in [start, end)."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
@@ -103,7 +103,7 @@ class Model:
 
 @st.composite
 def batches_of_log(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """Draw batches from some offset on, some of them after missing offsets."""
+    """Draw first and last offset of each batch; offsets may be missing before a batch."""
     at, found = 0, []
     while at < LOG_END:
         at += draw(st.sampled_from([0, 0, 0, 0, 3]))
@@ -187,7 +187,7 @@ class ShareMachine(RuleBasedStateMachine):
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _hide(self, given: dict[int, int], aborted: list[tuple[int, int]]) -> None:
-        """Copy the state of aborted records to the model; no member gets these records."""
+        """Mark aborted records in the model as archived, so that no member gets them."""
         for batch in self.known.batches():
             for offset in range(batch.first, min(batch.last + 1, self.model.end)):
                 row = self.model.rows.get(offset)
@@ -201,7 +201,7 @@ class ShareMachine(RuleBasedStateMachine):
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _fill(self) -> None:
-        """Archive the undelivered offsets up to the end: their records are aborted or missing."""
+        """Archive offsets up to the end that no member got: their records are aborted or absent."""
         while self.model.end < self.known.end:
             self.model.rows[self.model.end] = Row(RecordState.ARCHIVED)
             self.model.end += 1
@@ -302,7 +302,7 @@ class ShareMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """If all changes are written, restart from the stored state, which has no locks."""
+        """Restart from the stored state, which has no locks, unless a change is still unwritten."""
         if self.changes:
             return
         kept = [batch for batch in self.known.batches() if batch.state is not RecordState.ACQUIRED]

@@ -1,7 +1,7 @@
 """The append clock, compared with one time per record, has no wrong time after any damage.
 
-The model is a list of `int | None`, one entry per offset. A simulated disk stores the bytes that
-the clock returns, as the log core writes them.
+The model is a list of `int | None`, one entry per offset. The clock returns bytes to write; a
+simulated disk stores them, as the log does with its clock file.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Op = tuple[str, int, int]
 
 @dataclass
 class Writer:
-    """A log without the bytes of records: append times, the tested clock, and the clock's file."""
+    """A simulated log without records: expected append times, the tested clock, and its file."""
 
     granularity_ms: int = 1
     now_ms: int = 5
@@ -144,7 +144,7 @@ def test_questions_by_time_and_range_agree_with_the_list(
 
 @given(ops, st.data())
 def test_a_cut_file_is_never_wrong(ops: list[Op], data: st.DataObject) -> None:
-    """The cut is at any byte, also between two rows, where the file looks complete."""
+    """The file is cut at any byte. Cut between two rows, it still looks complete."""
     writer = written(ops)
     cut = data.draw(st.integers(0, len(writer.disk)), "cut")
     times, _ = AppendTimes.decode(writer.disk[:cut], BASE, TOPIC)
@@ -193,7 +193,7 @@ def test_a_lost_cut_under_later_rows_is_never_wrong(
 ) -> None:
     """The file was cut, then got new rows; a crash kept some old bytes and some new ones.
 
-    Only synced bytes are certain. The cut is synced, so the rows before it are unchanged.
+    A crash keeps all synced bytes. The cut is synced, so the rows before the cut are unchanged.
     """
     writer = written(before)
     old = writer.disk
@@ -211,7 +211,7 @@ def test_a_lost_cut_under_later_rows_is_never_wrong(
 
 
 def test_a_lost_cut_without_any_later_row_needs_the_cut_to_be_durable() -> None:
-    """A cut has to be synced before further appends: without the sync, old times may return."""
+    """A cut has to be synced before further appends. If not, a crash may restore old times."""
     writer = written([("append", 1, 0), ("append", 1, 1)])
     old = writer.disk
     writer.run([("truncate", 2, 0), ("append", 1, 0)])
@@ -221,7 +221,7 @@ def test_a_lost_cut_without_any_later_row_needs_the_cut_to_be_durable() -> None:
 
 @given(ops, st.data())
 def test_rows_of_a_lost_log_tail_are_never_wrong(ops: list[Op], data: st.DataObject) -> None:
-    """Rows without their records are dropped; the last time before them stays certain."""
+    """Rows whose records are lost are dropped; the last append time before them stays known."""
     writer = written(ops)
     lost = data.draw(st.integers(0, len(writer.expected)), "lost")
     expected = writer.expected[: len(writer.expected) - lost]

@@ -160,7 +160,7 @@ def test_every_verdict_and_transaction_equals_the_model(steps: list[Step]) -> No
 
 @given(st.lists(step, min_size=15, max_size=60), st.integers(0, 60))
 def test_a_log_replayed_from_a_snapshot_gives_the_same_state(steps: list[Step], cut: int) -> None:
-    """All state is compared except batches before each producer's last, which snapshots omit."""
+    """All state is compared, except batches before a producer's last one: snapshots omit these."""
     log, states = Log(), ProducerStates()
     snapshot = states.encode_snapshot()
     replay_from = 0

@@ -1,4 +1,4 @@
-"""No line of a table is wider than the terminal, whatever its cells, and JSON omits nothing."""
+"""Tables with any cells have no line wider than the terminal; JSON output omits nothing."""
 
 import io
 import json

@@ -2,7 +2,7 @@
 
 Cases: create times out of order and missing, a clock that pauses and runs, tombstones, records
 without a key, transactions that commit, abort and stay open, missing and invalid versions in
-headers, segments that roll. Keys are read all at once, or in several shares.
+headers, segments that roll. The keys are read all at once, or in several shares of the keys.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ class Model:
     open: list[Seen] = field(default_factory=list)
 
     def visible(self) -> list[Seen]:
-        """Return the records visible to read_committed: none after an open transaction's start."""
+        """Return the records visible to read_committed, which end at the first open transaction."""
         first = self.open[0].offset if self.open else None
         found = sorted(self.committed, key=lambda seen: seen.offset)
         return [seen for seen in found if first is None or seen.offset < first]
@@ -105,13 +105,13 @@ class Model:
 
 
 def rank(seen: Seen, strategy: str) -> int:
-    """Return the value by which a strategy ranks a record; among equals the offset decides."""
+    """Return the value by which a strategy ranks a record; the offset decides between equals."""
     if strategy == "timestamp":
         return seen.record_ms
     if strategy == "header":
         is_version = seen.version is not None and len(seen.version) == 8
         told = int.from_bytes(seen.version or b"", "big", signed=True)
-        # Even the lowest version outranks a missing version.
+        # A record with the lowest version still outranks a record without a version.
         return max(told, 1 - 2**63) if is_version else -(2**63)
     return 0
 
@@ -241,7 +241,7 @@ def test_a_diff_equals_the_difference_of_two_tables(
             row["before"],
             row["after"],
             row["beforeOffset"],
-            # A deletion's row has the offset of its tombstone, which is in neither table.
+            # For a deletion, `afterOffset` is the tombstone's offset, which is in neither table.
             -1 if row["change"] == "deleted" else row["afterOffset"],
         )
         for row in rows.to_pylist()
@@ -299,8 +299,8 @@ def test_a_table_from_before_a_compaction_reports_since_when_tables_are_exact() 
     assert caught.value.exact_since_ms == middle + 10
     rows = Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
     assert rows["value"].to_pylist() == [b"2"]
-    # Without a history, a checkpoint of another cleaner and a gap in the offsets show that a record
-    # is missing.
+    # If there is no history, two facts together show that a record was removed: the checkpoint of
+    # another cleaner, and a gap in the offsets.
     env.files.remove(f"{PATH}/{TOPIC}-0/{HISTORY_FILE}")
     with pytest.raises(InexactTable, match="keeps no history"):
         Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
@@ -312,13 +312,13 @@ def test_a_table_from_before_a_compaction_reports_since_when_tables_are_exact() 
 
 @pytest.mark.parametrize("later_ms", [None, 10])
 def test_a_compaction_beyond_the_planned_end_is_an_error(later_ms: int | None) -> None:
-    """After a compaction past the planned end, a read would miss keys that have newer records."""
+    """A compaction beyond the planned end removes records that have newer ones after that end."""
     put = [Step("put", b"a", b"1"), Step("put", b"a", b"2"), Step("put", b"b", b"1"), Step("roll")]
     env, _, middle = play_steps(put, "offset", {"cleanup.policy": "compact"})
     at_ms = None if later_ms is None else middle + later_ms
     table = Table(source=records_of(env), topic=TOPIC, at_ms=at_ms, columns=("key", "value"))
     splits = table.plan()
-    clean(env)  # the compaction reads up to the planned end
+    clean(env)  # this compaction does not go beyond the planned end
     found = pa.Table.from_batches(list(table._rows(splits, TableStats())))
     assert found["key"].to_pylist() == [b"a", b"b"]
     overwrite(env, [b"a"], middle)
@@ -354,7 +354,7 @@ def test_a_damaged_checkpoint_of_the_cleaner_is_no_matter_of_tables() -> None:
 
 
 def test_a_compaction_between_two_shares_is_an_error() -> None:
-    """With many keys the log is read several times, partly after the first row was returned."""
+    """A table with many keys reads the log several times, also after it has returned rows."""
     env = seeded_env(6)
     new_dir(env, {"cleanup.policy": "compact"}).close()
     overwrite(env, [b"a"], 7)

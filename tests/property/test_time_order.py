@@ -63,7 +63,7 @@ class Memory:
         return TimeOrder(read=self.read, first_at=self.first_at, ranges=ranges, clock=self.clock)
 
     def model(self, wanted: RequestedRange) -> list[tuple[int, int, int]]:
-        """Return time, partition and offset of each record of the range, sorted."""
+        """Return (time, partition, offset) of each record in the range, sorted."""
         low, high = wanted.times or (0, 1 << 62)
         first = wanted.start_offset or 0
         end = 1 << 62 if wanted.end_offset is None else wanted.end_offset
@@ -88,7 +88,7 @@ def record_of(row: Row) -> Record:
 
 
 def bounds_of(rows: list[Row]) -> tuple[int, int]:
-    return (rows[0][0], rows[-1][0] + 3) if rows else (5, 5)  # the last offsets are control records
+    return (rows[0][0], rows[-1][0] + 3) if rows else (5, 5)  # 3 control records end the log
 
 
 @st.composite
@@ -191,6 +191,6 @@ def test_the_last_records_of_a_log_in_order_are_read_from_its_end() -> None:
     assert [one.offset for one in order.last(3)] == [99_999] * 3
     windows = [(one.start_offset or 0, one.end_offset or 0) for one in read if one.times is None]
     assert sum(end - start for start, end in windows) <= 3 * 64
-    # Below these windows of offsets, reads are limited to times of 99,999 or later, which excludes
+    # The offsets below these windows are read only for times of 99,999 or later, which excludes
     # all older records.
     assert all(one.start_ms == 99_999 for one in read if one.times is not None)

@@ -1,8 +1,9 @@
 """Time ranges on both clocks give exactly the records of a full scan through the library.
 
-Cases: create times out of order, equal, missing and extreme; a clock that pauses, runs and is set
-back; segments, transactions, a log start; splits of a few bytes, so that they cut inside segments;
-no zone maps, zone maps with a zone for each batch, and with larger zones.
+The logs have create times that are out of order, equal, missing or extreme, a clock that pauses,
+runs and is set back, several segments, transactions, and a log start. Splits have a few bytes, so
+that they cut segments. There are no zone maps, or zone maps with a zone for each batch, or with
+larger zones.
 """
 
 from dataclasses import dataclass, replace
@@ -163,7 +164,7 @@ def zone_rows(
 ) -> tuple[SeededEnv, list[Row], int]:
     """Return the result of `build`, with all records in finished segments that have zone maps.
 
-    Some append times are removed.
+    The append times of the segments in `forgotten` are removed.
     """
     env, rows, middle = build([*taken, ("roll", None)], config, start)
     with LogDir.open(PATH, env=env) as directory:

@@ -95,7 +95,7 @@ def local_midnight(day: date, zone: str) -> int:
 
 @given(st.one_of(st.integers(10**6, 2 * 10**9), change_seconds), zones)
 def test_words_of_days_and_times_of_day_follow_the_clock_in_the_zone(now: int, zone: str) -> None:
-    """The plain model takes the zone's present day, and searches for the start of that day."""
+    """The plain model takes the present date in the zone, and searches for the days' starts."""
     today = datetime.fromtimestamp(now, ZoneInfo(zone)).date()
     starts = [local_midnight(today + timedelta(days=days), zone) for days in range(-1, 3)]
     for word, (start, end) in zip(

@@ -147,7 +147,7 @@ def test_any_bytes_are_a_map_or_a_typed_error(
     footer_at = layout.HEADER_SIZE + _map_size(bytes(data))
     for place, byte in changes:
         data[-1 - place % (len(data) - footer_at)] = byte
-    if is_sealed:  # as in a forged file, not in a damaged one
+    if is_sealed:  # a valid checksum, as in a forged file
         body = bytes(data[footer_at:-8])
         data[-8:-4] = layout.CRC.pack(crc32c(body))
     try:
