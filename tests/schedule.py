@@ -1,9 +1,9 @@
 """Assigns tests to the processes of a run; `./run test` loads this module into pytest.
 
 One process runs the Spark tests and another one the tests with Kafka, so that the session and the
-brokers start only once. Both then run other tests. Folders with long tests come first, so that all
-processes end at about the same time. The tests of a file run in one process, because they share
-fixtures. A process that replaces a crashed one takes over the crashed process's part.
+brokers start only once. Both processes then run other tests. Folders with long tests come first,
+so that all processes end at about the same time. The tests of a file run in one process, because
+they share fixtures. A process that replaces a crashed one takes over the crashed process's part.
 """
 
 from functools import cache
@@ -28,8 +28,8 @@ LONG: Final = (
     "tests/tidy/",
     "tests/contracts/",
 )
-# A process starts a test only when it knows which test is next. `AHEAD` is the number of tests that
-# it gets in advance, so that it never waits for the scheduler.
+# A process starts a test only when it knows which test is next. So that it never waits for the
+# scheduler, it gets this number of tests in advance.
 AHEAD: Final = 8
 
 

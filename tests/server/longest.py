@@ -11,7 +11,7 @@ from tidelog.server.api.table import ROWS
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Field values with which a list's element passes the first checks of its request.
+# Values for fields of the elements; with them, the request passes the broker's first checks.
 VALUES: dict[str, object] = {
     "resource_type": 2,
     "pattern_type": 3,
@@ -82,8 +82,8 @@ def request_of(long: Long, count: int, name: str | None) -> "DataclassInstance":
     Args:
         long: The list to fill, and its API and version.
         count: Number of its elements.
-        name: If given, each element has this name and only zeros as numbers. If None, the elements
-            have different names and numbers.
+        name: Name of every element, whose numbers are then all 0. If None, the elements have
+            different names and numbers.
     """
     return _struct(long.api.request, long.version, long.path, count, name, 0)
 

@@ -24,8 +24,8 @@ HELD_MAX_S = 0.1
 class LoopMeter(selectors.DefaultSelector):
     """Event loop that measures its thread's CPU time between two polls of the sockets.
 
-    The measured time is that of all callbacks of one iteration, so it is at least the time of the
-    longest callback.
+    Each measurement covers all callbacks of one iteration of the loop, so the longest callback took
+    at most this time.
     """
 
     def __init__(self) -> None:

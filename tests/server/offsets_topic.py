@@ -1,8 +1,7 @@
 """Writes the files of an uncompacted `__consumer_offsets` of any size.
 
-Each group commits the same partitions repeatedly, in one batch per commit. All commits of a
-group except the last one have the same offsets, so the loaded offsets show whether the last commit
-was read.
+Each group commits the same partitions repeatedly, in one batch per commit. Only the last commit of
+a group has other offsets than the commits before, so the loaded offsets show whether it was read.
 """
 
 from pathlib import Path
@@ -43,7 +42,7 @@ def write_offsets_topic(
 
     Args:
         path: The new directory.
-        size_bytes: Approximate size of all logs; at least two commits of each group are written.
+        size_bytes: Approximate size of all logs together; each group has at least two commits.
         partitions: Number of partitions of `__consumer_offsets`.
         groups: Number of groups.
         places: Number of partitions, all of one topic, for which each group commits offsets.
@@ -60,8 +59,8 @@ def write_offsets_topic(
         folder = path / f"{OFFSETS_TOPIC}-{number}"
         if members:
             _write_log(folder, members, places, size_bytes * len(members) // groups)
-    # Opening without the shutdown mark recovers the logs, which writes the other files of a stopped
-    # broker.
+    # Without the mark of a clean shutdown, opening the directory recovers the logs. The recovery
+    # writes the other files of a stopped broker.
     (path / CLEAN_SHUTDOWN_FILE).unlink()
     with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
         for number in range(partitions):

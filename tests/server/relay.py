@@ -103,7 +103,7 @@ def _next_frame(connection: socket.socket, frames: Frames) -> bytes:
 
 
 class Led:
-    """Changes responses: the broker has the relay's address, and `dead` has unreachable leaders.
+    """Changes responses, so that they have the relay's address and some unreachable leaders.
 
     Attributes:
         address: The address of the broker in changed responses.

@@ -33,7 +33,7 @@ from tidelog.server.embedded import Broker
 from tidelog.server.security.operations import ResourceType
 from tidelog.types import TopicPartition as Place
 
-# Each user's ACLs, the topics that it may write, and the topics that it may read.
+# For each user: its ACLs, the topics that it may write, and the topics that it may read.
 USERS: Final[dict[str, tuple[list[AclFields], str, str]]] = {
     "nobody": ([], "", "open"),
     "reader": ([allow("READ")], "", "flights open"),
@@ -58,7 +58,7 @@ USERS: Final[dict[str, tuple[list[AclFields], str, str]]] = {
 }
 # Seconds for which a test waits to be sure that a reader without rights gets no record.
 DENIED_S: Final = 2
-# Number of reads; librdkafka reports a refused group during at least one of them.
+# Maximum number of reads until librdkafka reports that its group is refused.
 ATTEMPTS_MAX: Final = 20
 TOPICS: Final = ("flights", "fleet", "secret", "open")
 QUICK: Final = frozenset({("reader", "flights"), ("writer", "flights")})
@@ -215,7 +215,7 @@ def reader_of(broker: Broker) -> AbstractContextManager[Cluster]:
 
 
 def test_reading_without_a_group_needs_no_rights_on_groups(broker: Broker) -> None:
-    """The refusal of the placeholder group arrives before or after a record."""
+    """The broker refuses librdkafka's placeholder group, before or after it sends a record."""
     name = Place("flights", 0)
     with reader_of(broker) as cluster:
         for _ in range(ATTEMPTS_MAX):

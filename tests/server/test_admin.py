@@ -235,8 +235,8 @@ def test_newest_versions_of_each(java_like: KafkaAdminClient, broker: Broker) ->
     assert [len(topic["partitions"]) for topic in described] == [2]
     dirs = java_like.describe_log_dirs()
     assert broker.data in str(dirs)
-    # There is one broker with one directory: a request to move a partition to this broker changes
-    # nothing.
+    # The cluster is one broker with one directory, where the partition already is. So a request to
+    # move the partition there changes nothing.
     place = KafkaPartition(TOPIC, 0)
     elected = java_like.elect_leaders(0, {TOPIC: [0, 1]}).replica_election_results
     assert [(part[0], part[1]) for part in elected[0][1]] == [(0, 84), (1, 84)]

@@ -428,7 +428,7 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
         own_shell = Shell(own.bootstrap_servers)
 
         def check(note: str) -> None:
-            """Assert that the last note is `note`, for the broker and for its directory."""
+            """Delete records at a broker and in a directory; assert that both print `note` last."""
             assert own_shell.run(" ".join(deletion))[0] == ExitCode.OK
             assert own_shell.err.splitlines()[-1] == f"note: {note}"
             assert cli.ok(*deletion).err.splitlines()[-1] == f"note: {note}"

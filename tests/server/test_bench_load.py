@@ -49,7 +49,7 @@ class Served:
 def test_all_records_of_transactions_are_committed(broker: Broker, kind: Kind) -> None:
     Topics(Served(broker.bootstrap_servers)).create("ledger", kind.partitions)
     producers = [begun(address_of(broker), kind, "ledger", n) for n in range(kind.producers)]
-    # Even with a time limit of 0, each run commits one transaction per producer.
+    # The time limit is 0, but each run still commits one transaction per producer.
     done = sum(run_all(producers, 0) for _ in range(3))
     for each in producers:
         each.close()

@@ -27,8 +27,8 @@ def log_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
     """Run a broker with a topic of 20 batches of 10 records; yield a client of librdkafka."""
-    # The test writes without a client, because librdkafka would divide the records of one call into
-    # batches by time. A batch that the test moves could then keep its offset.
+    # The fixture writes without a client, so that each batch has known offsets. librdkafka would
+    # divide the records of a call into batches by time.
     with tidelog.open(tmp_path / "data", writable=True) as directory:
         directory.create_topic("t")
         for _ in range(BATCHES):

@@ -41,7 +41,7 @@ def put(broker: Broker, config: dict[str, str]) -> None:
 def rows_of(
     broker: Broker, split: Split, *, by_librdkafka: bool
 ) -> tuple[list[dict[str, object]], int]:
-    """Return the split's rows, and how many records without a time were read."""
+    """Return a split's rows, and the number of records without a time that were read."""
     stats = ScanStats()
     if by_librdkafka:
         settings = ConsumeSettings(bootstrap=broker.bootstrap_servers, group="rows", poll_records=3)

@@ -46,7 +46,7 @@ from tidelog.storage.tier_manager.mover import MoveOptions
 from tidelog.types import NewRecord, TopicPartition
 
 TIMEOUT_S = PATIENCE_S
-# A send that is blocked for longer than this time in seconds counts as blocked forever.
+# If a send blocks for longer than this, in seconds, the test treats it as blocked forever.
 BLOCKED_S = 1
 ENDLESS_BYTES = 32 << 20
 TOPIC = "tides"
@@ -237,7 +237,8 @@ def test_the_report_of_a_tier_move_names_a_segment_left_behind(
 def make_two_segments(broker: Broker, then: Callable[[], None] = lambda: None) -> None:
     """Create a finished segment of four batches with one record each, and an active one.
 
-    `then` runs on the broker's loop before a flush can build the zone map of the finished segment.
+    `then` runs on the broker's loop right after this, before a flush can build the zone map of the
+    finished segment.
     """
 
     def append(node: Node) -> None:
@@ -357,7 +358,7 @@ def connections(broker: Broker, count: int) -> Iterator[list[socket.socket]]:
 
 @contextlib.contextmanager
 def waiting_requests(broker: Broker) -> Iterator[None]:
-    """Let requests to reopen partitions wait until the end."""
+    """Make requests to reopen partitions wait until the block ends."""
     broker.call(lambda node: node.topics.create(TOPIC))
     lock, loop = broker.call(lambda node: (node.topics.changing, asyncio.get_running_loop()))
     asyncio.run_coroutine_threadsafe(lock.acquire(), loop).result(TIMEOUT_S)

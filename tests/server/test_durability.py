@@ -58,8 +58,8 @@ def test_retention_works_while_clients_are_active(tmp_path: Path) -> None:
     }
     with tidelog.broker(str(tmp_path), settings=settings) as broker:
         assert produce_and_note(broker, 4000, 1000) == list(range(4000))
-        # About 2,080 records remain, because retention leaves less than retention.bytes plus one
-        # segment.
+        # About 2,080 records remain. Retention keeps retention.bytes, and less than one segment
+        # more.
         until(broker, lambda node: node.partitions.get("t", 0).log.log_start_offset > 1900)
         assert broker.call(lambda node: node.partitions.get("t", 0).last_deletion_ms)
         # Wait for the checkpoint of recovery points. As in Kafka, the checkpoint of log starts has

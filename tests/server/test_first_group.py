@@ -1,7 +1,7 @@
 """No client has to retry because a broker gets its first consumer group.
 
-After a COORDINATOR_LOAD_IN_PROGRESS error clients would pause before they retry; librdkafka would
-pause for three seconds.
+So no client may get the error COORDINATOR_LOAD_IN_PROGRESS, after which clients pause before they
+retry; librdkafka pauses for three seconds.
 """
 
 import asyncio
@@ -188,7 +188,7 @@ def join(group: str) -> JoinGroupRequest:
 
 
 def test_concurrent_lookups_of_a_coordinator_wait_for_one_creation_of_its_topic() -> None:
-    """In a former defect, the second request found the topic already created, but still empty."""
+    """No request may find the topic created but still without partitions, as in a former defect."""
     for _ in range(3):
         with tidelog.broker() as broker:
             clients = [RawClient(broker.bootstrap_servers) for _ in range(CLIENTS)]

@@ -26,7 +26,7 @@ from tidelog.storage.directory.broker_files import (
 )
 
 PARTITIONS = 4
-# Errors that clients report while the broker is down or loads its groups: they retry only for a
+# Errors that clients report while the broker is down or loads its groups. Clients retry only for a
 # limited time.
 NOT_READY = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

@@ -141,8 +141,8 @@ def test_many_failed_logins_are_delayed_together_and_delay_no_other_client(crowd
         for client in guessing:
             shake(client, "PLAIN")
             token = SaslAuthenticateRequest(auth_bytes=plain(password="a guess"))
-            # The second request has the right password, but the broker ignores all requests after a
-            # wrong password.
+            # The first request has a wrong password. The broker then ignores all further requests,
+            # such as the second one with the right password.
             for _ in range(2):
                 client.send(SASL_AUTHENTICATE, 2, token)
                 token = SaslAuthenticateRequest(auth_bytes=plain())

@@ -1,6 +1,6 @@
 """Responses reveal no hidden topic, neither in a cursor nor if it is created during the request.
 
-Also: responses to requests about a broker with an invalid name and about a missing group.
+Also tests the responses to requests that name a broker by an invalid name, or a missing group.
 """
 
 from typing import Final
@@ -45,7 +45,7 @@ def test_a_cursor_names_no_topic_that_is_hidden(broker: Broker) -> None:
 def test_without_the_right_to_delete_a_missing_topic_is_looked_up_once(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second lookup would reveal a topic that was created after the first lookup."""
+    """If the request looked it up twice, it could reveal a topic created between the lookups."""
     add(broker, "alice", allow("READ", name="flights", prefix=True))
     add(broker, "alice", allow("DELETE", name="flights-mine"))
     looked_for: list[str] = []

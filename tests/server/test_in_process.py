@@ -30,7 +30,7 @@ def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> Non
 
 
 def test_an_auto_created_topic_is_in_the_second_response(broker: Broker) -> None:
-    """As in Kafka, the first response has the error UNKNOWN_TOPIC_OR_PARTITION instead."""
+    """As in Kafka, the first response has the error UNKNOWN_TOPIC_OR_PARTITION, not the topic."""
     message = MetadataRequest(
         topics=[MetadataRequestTopic(name="flights")], allow_auto_topic_creation=True
     )
@@ -205,7 +205,7 @@ def test_the_address_of_metrics_is_known() -> None:
 def test_a_topic_that_another_program_left_without_an_id_is_read(
     tmp_path: Path, protocol: str
 ) -> None:
-    """The broker creates a missing id. Kafka before 2.8, and backups of only logs, leave no id."""
+    """The broker creates a missing id. Kafka before 2.8 writes none; a backup may lack it."""
     with tidelog.open(tmp_path / "source", writable=True) as source:
         source.create_topic("t")
         source.append("t", [NewRecord(value=b"%d" % number) for number in range(10)])

@@ -13,5 +13,5 @@ def test_brokers_without_any_append_times_are_refused(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create("created", 1))
     place = Place(broker.bootstrap_servers, is_broker=True)
     with pytest.raises(InvalidRequest, match="don't store the append times of any topic"):
-        # No session: Spark is not needed for the refusal.
+        # The session is None, because the call is refused before it needs Spark.
         measure_brokers(None, place, None, (), RequestedRange(start_ms=0))  # type: ignore[arg-type]

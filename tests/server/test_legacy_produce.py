@@ -100,7 +100,7 @@ def send_old_sets(broker: Broker) -> int:
 
 
 def check(broker: Broker, end: int) -> None:
-    """Read by each version of Fetch: a batch has the format sent if the version supports it."""
+    """Read by each version of Fetch: batches keep their sent format if the version supports it."""
     sent_formats = ("000" + "000" + "111" + "111") * 3 + "2"
     for version in (0, 1, 2, 3, 4, 12):
         found, magics = read(broker, version, end)

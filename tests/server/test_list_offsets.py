@@ -173,7 +173,7 @@ def test_records_are_deleted_and_stay_so(filled: Broker) -> None:
     assert delete(filled, 2) == (0, 2)
     assert delete(filled, 1) == (0, 2)
     assert found(filled, -2) == (2, -1, 0)
-    # Kafka would search only the segment whose records are deleted, and find nothing (see
+    # Kafka would search only the first segment, whose records are deleted, and find nothing (see
     # docs/differences.md).
     assert found(filled, 2_600)[0] == 4
     assert delete(filled, -1) == (0, 6)

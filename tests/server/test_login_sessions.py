@@ -102,7 +102,7 @@ def test_after_the_end_of_a_session_only_a_handshake_is_accepted(tmp_path: Path)
                 assert shake(client, "PLAIN").error_code == 0
                 assert say(client, plain()).error_code == 0
                 assert is_served(client)
-            clock.ahead_ms += 100  # too soon to renew: no response, as the session has ended
+            clock.ahead_ms += 100  # too soon to renew, so the session has ended without renewal
             client.send(SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
             assert is_closed(client)
 

@@ -188,7 +188,7 @@ def test_sasl_requests_are_refused_on_a_listener_without_sasl(broker: Broker) ->
     )
 )
 def test_no_bytes_before_authentication_authenticate(broker: Broker, frames: list[bytes]) -> None:
-    """The broker responds or disconnects, authenticates no client, and keeps serving others."""
+    """The broker responds or disconnects. It authenticates no client, and keeps serving others."""
     import socket
 
     before = let_in(broker)

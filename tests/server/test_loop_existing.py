@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from tidelog.storage.directory.broker_files import Entity
 
-# The maximum number of a broker's ACLs, and of its users. With so many objects, a test fails if the
+# Number of objects, which is a broker's maximum number of ACLs and of users. A test fails if the
 # loop spends 1 us on each object.
 MANY = 100_000
 TOPIC = "there"
@@ -101,7 +101,7 @@ def held_by(
 ) -> float:
     """Return the fewest CPU seconds for which a request after the first one blocks the loop.
 
-    A single request is sent three times.
+    If only one request is given, it is sent three times.
     """
     held = []
     with RawClient(metered.broker.bootstrap_servers) as client:

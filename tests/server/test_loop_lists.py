@@ -46,10 +46,10 @@ from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tidelog.server.api.metadata import TOPICS_AT_ONCE
 from tidelog.server.api.table import ROWS
 
-# Number of elements of a long list. With so many, a test fails if the loop spends 25 us on each.
+# Number of elements of a long list. A test fails if the loop spends 25 us on each element.
 ELEMENTS = 8000
 THERE = "there"
-# A topic that no request names, because requests may delete the topics that they name.
+# Requests may delete the topics that they name, so no request names this topic.
 PLAIN = "plain"
 KEYED = "keyed"
 LARGE = 250_000_000
@@ -147,7 +147,7 @@ def test_a_batch_that_takes_long_to_check_leaves_the_loop_to_others(
 def test_acknowledgements_of_one_session_epoch_are_not_processed_in_parts(
     metered: MeteredBroker,
 ) -> None:
-    """The first part would change the session's epoch, so the other parts would be refused."""
+    """In parts, the first part would change the session's epoch; the others would be refused."""
     batch = AcknowledgementBatch(first_offset=0, last_offset=2599, acknowledge_types=[1] * 2600)
     partitions = [
         ShareFetchPartition(partition_index=number, acknowledgement_batches=[batch])

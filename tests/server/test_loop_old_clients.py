@@ -20,7 +20,7 @@ NOW = 1_700_000_000_000
 COUNT = 200_000
 ONE = b"one"
 LARGE = {"max.message.bytes": "20000000"}
-# The version of Produce that sends this format.
+# By message format: the version of Produce that sends the format.
 VERSIONS = {0: 1, 1: 2}
 PLAIN, ANEW = "plain", "anew"
 

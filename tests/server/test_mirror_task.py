@@ -26,7 +26,7 @@ from tidelog.spark.sink_options import SinkOptions
 from tidelog.types import NewRecord
 
 TASK_T0_MS = 1_700_000_000_000
-WEEK_MS = "604800000"  # Kafka's default, so a copy doesn't set it
+WEEK_MS = "604800000"  # Kafka's default retention, which a mirror does not set at the target
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -76,7 +76,7 @@ def test_a_task_reports_the_records_that_it_sent(broker: Broker) -> None:
 
 
 def test_topics_that_a_refused_mirror_created_are_deleted(tmp_path: Path) -> None:
-    """A mirror creates topics to learn a broker's defaults, and deletes them if it refuses."""
+    """A mirror creates topics to learn a broker's defaults. If it then refuses, it deletes them."""
     source = make(f"{tmp_path}/a", "old", retention_ms=WEEK_MS)
     make(source, "young", retention_ms=WEEK_MS)
     env, settings = os_env(), {**SETTINGS, "log.retention.ms": "60000"}

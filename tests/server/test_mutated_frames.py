@@ -1,9 +1,9 @@
 """Damaged requests of every announced API and version get a response, an error or a disconnect.
 
 A valid frame, filled randomly with existing names, is damaged and sent to a connection. Then no
-unexpected error is logged, the loop keeps running, and the next client is served. For a random
-share of the frames, the test also checks the memory allocated meanwhile: at most eight times the
-frame's size plus 1 MiB. Some frames are sent over a socket.
+unexpected error is logged, the loop keeps running, and the next client is served. For some frames,
+drawn at random, the memory that the broker allocates is bounded: at most eight times the frame's
+size plus 1 MiB. Some frames are sent over a socket.
 """
 
 import asyncio
@@ -140,8 +140,8 @@ async def _one(world: World, frame: bytes, rng: random.Random) -> None:
 def _measured(world: World, talk: Talk, frame: bytes) -> None:
     """Send a frame; assert that the memory allocated meanwhile is bounded.
 
-    The first request of a kind may allocate memory permanently (a module, a group's partition). So
-    if the bound is exceeded, the frame is sent again, and only the second result is asserted.
+    The first request of a kind may allocate memory that is kept (a module, a group's partition). So
+    if the first try exceeds the bound, the frame is sent again, and the second try must not.
     """
     limit = MEMORY_FACTOR * len(frame) + MEMORY_BASE
     if _peak_of(talk, frame) > limit:
@@ -219,7 +219,7 @@ def test_damaged_frames_over_sockets_leave_the_broker_serving(
             sock = socket.create_connection((host, int(port)), PATIENCE_S)
             open_ones.enter_context(sock)
             sock.sendall(stream)
-        # Some of the frames are valid, and delete the topic that they name.
+        # A topic that no frame names, because some frames are valid and delete the topic they name.
         broker.call(lambda node: node.topics.create(BYSTANDERS, 1))
         bystander.produce(BYSTANDERS, _batch(rng))
         assert [one.value is not None for one in bystander.read_all(BYSTANDERS)]
@@ -232,7 +232,7 @@ def _none_failed(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_harness_collects_unexpected_errors() -> None:
-    """An error that is logged by the broker is collected, so the tests above would fail."""
+    """`watched` collects an error that the broker logs, so the tests above would fail by it."""
     with watched() as errors:
         logging.getLogger("tidelog.server").error("planted")
     assert errors.records == ["planted"]

@@ -159,7 +159,7 @@ def test_broker_stops_while_retention_opens(
 
 
 def test_many_openings_trigger_no_full_garbage_collection(tmp_path: Path) -> None:
-    """Each open log has about a hundred objects, which could trigger full garbage collections."""
+    """Each opened log creates about 100 objects, so many logs could trigger full collections."""
     path, count = str(tmp_path), 1000
     with tidelog.broker(path, settings=NEVER) as broker:
         broker.call(lambda node: node.topics.create("t", count))

@@ -17,8 +17,8 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 
 BEARER: Final = "OAUTHBEARER"
-# Length of a session in seconds. It is longer than 1 s, because the broker refuses another renewal
-# for a second after a renewal.
+# Length of a session in seconds. It must be longer than 1 s, because the broker refuses a renewal
+# within a second after the previous one.
 LIFETIME_S: Final = 2
 RENEWALS: Final = 2
 PAUSE_S: Final = 0.05

@@ -1,4 +1,4 @@
-"""No log line, metric, description or response has a secret of a valid or refused login."""
+"""No secret of a login, valid or refused, is in a log line, metric, description or response."""
 
 import base64
 import hashlib

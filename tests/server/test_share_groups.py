@@ -60,7 +60,7 @@ from tidelog.server.runtime.threads import THREADS
 # Error codes while the offsets topic is being created or loaded.
 LOADING = (14, 15, 16)
 GROUP = "sharers"
-# Number of iterations of the loop, enough for a response that needs no waiting.
+# Number of loop iterations in which the broker sends any response that does not have to wait.
 TURNS = 20
 
 
@@ -205,7 +205,7 @@ def test_tools_show_and_change_the_offsets_of_a_group(data: str) -> None:
 
 
 def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
-    """Set start offsets by a request with `routes` twice; return pairs of partition and code."""
+    """Set start offsets by a request that names `routes` twice; return each partition's code."""
     partitions = [
         AlterShareGroupOffsetsRequestPartition(partition_index=number, start_offset=start)
         for number, start in asked
@@ -223,7 +223,7 @@ def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def test_a_repeated_partition_is_changed_and_returned_once(data: str) -> None:
-    """Separate writes for 5,000 repetitions of a partition would block the request for a second."""
+    """If 5,000 repetitions of a partition were written one by one, the request would take 1 s."""
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))
         beat(broker, "A", 1)

@@ -55,7 +55,7 @@ def _made(server: Server) -> list[Connection]:
 
 
 def _reported_size(size: int) -> int:
-    """Return the size that a socket reports after setting it to `size`; Linux reports more."""
+    """Set a socket's send buffer to `size`; return the reported size, which is more on Linux."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
         return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)

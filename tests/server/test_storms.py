@@ -160,7 +160,7 @@ def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
             for member in members[: MEMBERS // 4]:
                 member.leave()
             for member in members[: MEMBERS // 2]:
-                member.asking.close()  # half of these members have not left the group
+                member.asking.close()  # half of these have sent no LeaveGroup
             members[: MEMBERS // 2] = []
             members += [Member(broker) for _ in range(MEMBERS - len(members))]
             settle(members, client)

@@ -142,7 +142,7 @@ def test_a_broker_stops_while_handshakes_are_open(tmp_path: Path, runs: Runs) ->
 
 
 class FullSystem(socket.socket):
-    """A listening socket whose accept fails for a while."""
+    """A listening socket whose `accept` raises the errors in `failures` first."""
 
     failures: ClassVar[list[int]] = []
 

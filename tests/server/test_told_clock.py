@@ -32,7 +32,7 @@ LATE_MS = HOUR_MS
 
 @pytest.fixture
 def late(tmp_path: Path) -> Iterator[Broker]:
-    """Run a broker with batches that were appended a second apart; partition 1 is empty."""
+    """Run a broker whose partition 0 has batches appended a second apart; partition 1 is empty."""
     clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:

@@ -59,8 +59,8 @@ def half(broker: Broker) -> Iterator[str]:
 def failed(ask: Callable[[int], object], pattern: str = NAMED) -> None:
     """Assert that a call with a time limit in seconds fails with an error that matches the pattern.
 
-    The limit increases if the error doesn't match: on a busy machine, two seconds may be too short
-    to detect the unreachable leader.
+    If the error doesn't match, the call is repeated with a higher limit. On a busy machine, two
+    seconds may be too short to detect the unreachable leader.
     """
 
     def error(seconds: int) -> str:

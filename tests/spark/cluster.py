@@ -64,7 +64,7 @@ class Processes:
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """Return this process's variables, without SPARK…, and variables for Spark's processes."""
+        """Return variables for Spark's processes: new ones, and this process's without SPARK…."""
         found = {name: value for name, value in os.environ.items() if name[:5] != "SPARK"}
         found |= {
             "SPARK_HOME": str(self.home),

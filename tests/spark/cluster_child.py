@@ -40,7 +40,7 @@ def read(spark: SparkSession, path: str, topic: str, **options: str) -> DataFram
 def summary(rows: DataFrame) -> list[int]:
     """Return counts and sums of rows, to compare the rows with another topic's rows.
 
-    Times of 2020 or later are left out, because rows without a time got the time of their write.
+    Times from 2020 on are left out: they are write times, set in rows that had no time.
     """
     time = "if(timestamp < '2020-01-01', unix_millis(timestamp), null)"
     row = rows.selectExpr(

@@ -52,7 +52,7 @@ def bootstrap(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def replay(spark: "SparkSession", work: Path) -> dict[str, object]:
-    """Replay in chunks, with a progress file on the client; a second call finds nothing left."""
+    """Replay in chunks, with a progress file on the client; a second call has nothing to copy."""
     told = []
     for _ in range(2):
         (row,) = tidelog.spark.replay(

@@ -25,7 +25,7 @@ def check_map(
         found: The map.
         sources: For each source, by its number in the map, the records of each partition.
         target: The records of each partition of the one target topic.
-        exactly: Whether the start that the map gives for a record must be the offset of its copy.
+        exactly: Whether the map must give the offset of each record's copy, not one before it.
     """
     places = {
         record.value: (partition, record.offset)

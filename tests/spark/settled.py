@@ -1,7 +1,7 @@
 """Changes at a real broker, with a wait until its clients see them.
 
 Kafka responds when the controller, or the transaction's coordinator, has recorded the change. The
-brokers that lead the partitions apply the change shortly after, on a busy machine seconds after.
+brokers that lead the partitions apply the change a moment later; on a busy machine, seconds later.
 """
 
 from confluent_kafka import KafkaError, TopicPartition
@@ -22,7 +22,7 @@ def add_partitions(broker: Broker, topic: str, count: int) -> None:
     for future in admin.create_partitions([NewPartitions(topic, count)]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
 
-    # The constructor of this abstract class returns an instance of a subclass.
+    # `OffsetSpec` is abstract, but its constructor returns an instance of a subclass.
     latest = OffsetSpec(LATEST_TIMESTAMP)  # type: ignore[abstract] # see above
     asked = dict.fromkeys((TopicPartition(topic, number) for number in range(count)), latest)
 
@@ -48,7 +48,7 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 
 def await_markers(broker: AnyBroker, topic: str) -> None:
-    """Wait until no transaction is open in a topic: a commit's response precedes its markers."""
+    """Wait until a topic has no open transaction: markers come after a commit's response."""
     admin = AdminClient(broker.client_config())
     for number in admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions:
         await_ended(broker.bootstrap, topic, number)

@@ -2,7 +2,7 @@
 
 The driver keeps running. Spark's tasks get no response to their last requests and retry, or the
 query fails and the test restarts it from the checkpoint, as users would do. The kill occurs when
-the broker's files have grown, so it hits a transaction that has begun, has records, or is being
+a broker's file has grown, which shows that a transaction has begun, has records, or is being
 committed.
 """
 
@@ -49,13 +49,13 @@ FAILURES_MAX = 100
 # Count of records that are added to each partition of a mirror's source at a time.
 GIVEN = 40
 Restarts = Sequence[tuple[str, int]]
-# Seeds other than 0 draw from all moments, and may kill the broker again as soon as it listens.
+# The kills of seed 0. Other seeds draw from all moments, and may kill a restarted broker at once.
 PLAIN: Restarts = [("written", 1), ("marked", 1), ("decided", 1)]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 11))]
 
 
 def restarts(seed: int) -> Restarts:
-    """Return the moments of the kills, and how often the broker is killed at each."""
+    """Return the moments at which the broker is killed, and the number of kills at each moment."""
     if seed == 0:
         return PLAIN
     draw = random.Random(seed)
@@ -99,7 +99,7 @@ class Work:
         self.wait_for(lambda: is_done() or self._broker.size_bytes(topic) > known)
 
     def kill_broker(self, moment: str, times: int, give: Callable[[], None]) -> None:
-        """Add records, kill the broker at this moment, `times` in a row, and wait for the batch."""
+        """Add records, kill the broker at this moment (`times` in a row), and await the batch."""
         before = self.batches()
 
         def is_done() -> bool:
@@ -108,8 +108,8 @@ class Work:
         sizes = {topic: self._broker.size_bytes(topic) for topic in MOMENTS[moment]}
         give()
         for number, (topic, size) in enumerate(sizes.items()):
-            # The transaction log also grows at a transaction's start, so its size is measured again
-            # when the marker has been written.
+            # The transaction log also grows when a transaction starts. So measure its size again
+            # here, after the marker has been written.
             later = number > 0 and topic == STATES
             known = self._broker.size_bytes(topic) if later else size
             self._wait_to_grow(topic, known, is_done)

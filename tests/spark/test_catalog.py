@@ -73,7 +73,7 @@ def test_a_table_that_could_not_be_read_is_refused_before_anything_is_written(
 
 
 def test_a_write_inside_foreach_batch_is_no_new_table(spark: "SparkSession", root: str) -> None:
-    """Spark runs this write inside a micro-batch, a new table's write inside a command."""
+    """Spark runs a write to a new table in a command, but this write in a micro-batch."""
 
     def write(batch: "DataFrame", number: int) -> None:
         options = {"path": root, "topic": TOPIC, "txnAppId": "again", "txnVersion": str(number)}
@@ -89,7 +89,7 @@ def test_a_write_inside_foreach_batch_is_no_new_table(spark: "SparkSession", roo
 def test_a_table_of_the_catalog_is_written_only_with_options(
     spark: "SparkSession", root: str
 ) -> None:
-    """Spark creates the table without calling the source; later it passes no options."""
+    """Spark creates the table without calling the source, and passes no options when it writes."""
     spark.sql("create table named (value string) using tidelog options (path 'x', topic 'y')")
     try:
         frame = spark.range(3).selectExpr("string(id) as value")

@@ -22,8 +22,8 @@ TIMEOUT_S = 90
 # Time limit in seconds for a rebalance, which on a busy machine takes several of the clients'
 # timeouts.
 SETTLE_S = 240
-# Session timeout in ms, longer than the pauses of a busy machine: after an expired session, another
-# member would read the records again.
+# Session timeout in ms. It is longer than the pauses of a busy machine: if a member's session
+# expired, another member would read its records again.
 SESSION_MS = 30_000
 POLL_S = 0.05
 PARTITIONS = 4
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The offsets of a partition that a client looked up.
+    """Offsets of one partition, as returned by a client's lookups.
 
     Attributes:
         begin: First offset.
@@ -202,8 +202,8 @@ class KafkaPython:
             )
             consumer.subscribe([topic])
             # If the group's leader assigns partitions before it knows the topic, no member gets
-            # any, and this client (3.0) may keep that assignment. So each member requests the
-            # topic's metadata before it joins.
+            # any. This client (3.0) may then keep the empty assignment, so each member requests
+            # the topic's metadata before it joins.
             assert topic in consumer.topics()
             return _Polled(consumer)
 
@@ -213,8 +213,8 @@ class KafkaPython:
 class _Polled:
     """A group member with a thread that polls its consumer all the time.
 
-    kafka-python (3.0) sends a request again if its response arrives between two polls. So if
-    members are polled in turns on a busy machine, joining may never end.
+    kafka-python (3.0) sends a request again if its response arrives between two polls. If one
+    thread polled all members in turn, joining might therefore never end on a busy machine.
 
     Attributes:
         values: The values read so far.

@@ -88,7 +88,7 @@ class Kcat:
 
     @staticmethod
     def _settled(process: "subprocess.Popen[str]", each: int) -> int:
-        """Read kcat's output until kcat has `each` partitions assigned; return `each`."""
+        """Read kcat's output until kcat has this number of partitions; return the number."""
         assert process.stderr is not None
         for line in process.stderr:
             if "assigned:" in line and "revoked" not in line.split("assigned:")[0].split()[-1:]:

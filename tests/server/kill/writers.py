@@ -1,7 +1,8 @@
 """Load on a broker until it is killed: idempotent producers and a group that commits.
 
-Each client records its acknowledged and unacknowledged requests. After the next start it repeats
-the unacknowledged requests as real clients do: the same batches with the same sequence numbers.
+Each client records its acknowledged and unacknowledged requests. After the broker's restart the
+client repeats the unacknowledged requests as real clients do: the same batches with the same
+sequence numbers.
 """
 
 import random
@@ -30,8 +31,8 @@ from tidelog.types import Codec, NewRecord
 if TYPE_CHECKING:
     from tidelog.protocol.messages.produce import ProduceResponse
 
-# Maximum number of batches in flight: the broker detects duplicates of only a producer's last five
-# batches.
+# Maximum number of batches in flight, because the broker detects a duplicate only of a producer's
+# last five batches.
 IN_FLIGHT_MAX = 5
 BATCH_RECORDS_MAX = 20
 COORDINATOR_NOT_AVAILABLE = 15

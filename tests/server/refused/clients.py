@@ -58,7 +58,7 @@ def kafka_python_is_refused(bootstrap: str, key: Key) -> None:
 
 
 def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixture) -> None:
-    """A producer of aiokafka tries once. It logs why SASL failed, except for an invalid token."""
+    """An aiokafka producer tries once. It logs why SASL failed, unless a token was invalid."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))

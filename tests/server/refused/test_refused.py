@@ -88,8 +88,8 @@ def marks_of(client: str, at: str) -> list[pytest.MarkDecorator]:
 def bad_log_ins() -> Iterator[ParameterSet]:
     """Yield each kind of invalid credentials with each client and broker.
 
-    aiokafka with a bad token at Kafka is left out: it starts without an error, because it ignores
-    Kafka's error.
+    One case is left out, aiokafka with a bad token at Kafka: aiokafka ignores Kafka's error, and
+    starts without one.
     """
     for name, client, at in product(KEYS, (*PYTHON, "java"), ("ours", "kafka")):
         if not (at == "kafka" and client == "aiokafka" and name.startswith(BEARER)):
@@ -128,7 +128,7 @@ def test_a_bad_login_is_refused(
 def test_java_authenticates_with_a_valid_secret(
     door_at: Callable[[str, str], Door], name: str, at: str, request: pytest.FixtureRequest
 ) -> None:
-    """The same settings with a valid secret work, so a refusal is due to the bad secret."""
+    """These settings work with a valid secret, so other tests' refusals are due to the secret."""
     door = door_at("sasl", at)
     clients.java_is_let_in(door.bootstrap, door.good[name], request.getfixturevalue("kafka_oracle"))
 

@@ -43,7 +43,7 @@ NAMES: Final = {
 
 
 class Question(NamedTuple):
-    """Question whether a user may do an operation on a resource, or on any if `name` is None."""
+    """Whether a user may do an operation on a resource; without `name`, on any such resource."""
 
     user: str
     host: str
@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 def questions(*users: str) -> Iterator[Question]:
-    """Yield all questions, also whether a user may write to any topic (without a name)."""
+    """Yield all questions. One without a name is whether a user may write to any topic."""
     for user in users:
         for host in HOSTS:
             for kind, names in NAMES.items():

@@ -18,7 +18,7 @@ import tidelog
 from tidelog.server.security.operations import ResourceType
 
 ROWS_LEAST = 400
-# Users whose rows ./run test checks.
+# Users whose rows a plain test run checks; a sweep checks all users.
 QUICK = {("strict", "u1"), ("loose", "v1")}
 USERS = [
     pytest.param(

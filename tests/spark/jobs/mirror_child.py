@@ -2,10 +2,10 @@
 
     python mirror_child.py '{"source": ..., "target": ..., "checkpoint": ..., "calls": N}'
 
-With `calls` it kills its process group (including the JVM) before the driver's N-th rename, removal
-or directory sync, so that kills can hit every step of a commit that changes names. Without `calls`
-the driver mirrors until it is killed, or with `once` until it has copied the existing records.
-`conf` has settings of Spark.
+With `calls`, the program kills its process group (including the JVM) before the driver's N-th
+rename, removal or directory sync. So a kill can hit any step of a commit that changes names.
+Without `calls`, the driver mirrors until it is killed, or with `once` until it has copied the
+existing records. `conf` has settings of Spark.
 """
 
 import json

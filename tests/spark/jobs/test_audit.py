@@ -107,7 +107,7 @@ def planted(logs: Logs) -> tuple[Logs, dict[str, str]]:
     even[first], even[second] = even[second], even[first]
     del odd[min(at for at, one in enumerate(odd) if one.key == b"k11")]
     even.append(record("new", None, 90))
-    # Swap two neighbors that are the last records of their keys.
+    # Swap two adjacent records, each of which is the last record of its key.
     last = {last_of(odd, f"k{key}"): f"k{key}" for key in range(1, 60, 2)}
     at = next(at for at in last if not {last[at], last.get(at + 1, "k4")} & set(kinds))
     odd[at], odd[at + 1] = odd[at + 1], odd[at]

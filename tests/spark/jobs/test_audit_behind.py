@@ -92,7 +92,7 @@ def test_records_superseded_by_records_of_later_times_are_no_findings(
 def test_all_missing_keys_are_found_if_nothing_after_the_cut_was_compacted(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """The newer records were never cleaned, so no record before the cut was removed due to them."""
+    """Records after the cut were never compacted, so they superseded no record before the cut."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     compact(a)
     add(a, [BEHIND])
@@ -105,13 +105,13 @@ def test_all_missing_keys_are_found_if_nothing_after_the_cut_was_compacted(
 def test_a_cleaning_while_the_keys_behind_are_read_is_followed(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a cleaning removes a key's first record after the cut, the key's later record is read."""
+    """The audit reads a key's later record if a cleaning removes its first record after the cut."""
     a, b = sides(tmp_path)
     times: list[object] = []
 
     def interfering(*given: object, **named: object) -> object:
         found = plan_side(*given, **named)  # type: ignore[arg-type] # as it is called
-        if len(times) == 1:  # the second plan reads the keys after the cut
+        if len(times) == 1:  # the second call plans the read of the keys after the cut
             add(a, [BEHIND])
             compact(a)
         times.append(found)

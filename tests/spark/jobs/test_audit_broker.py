@@ -1,4 +1,4 @@
-"""Audits with Kafka on one side: the same results as for directories, also for running mirrors."""
+"""Audits of Kafka, also while a mirror runs, give the same results as audits of directories."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_audits_of_a_cluster_with_a_directory_and_with_a_group_report_their_kind
         assert found.topics[0].records == (300, 299)
         kept[number] = found.kept_runs
     assert kept[0] == 0 < kept[1]
-    # Records of a LogAppendTime topic on one side are compared by their producers' times.
+    # If one side's topic is LogAppendTime, the audit compares the producers' times.
     again = audit(spark, place, place, topics=[topic], rename={topic: stamped})
     assert again.is_equal
     consumer = Consumer(kafka_broker.client_config(group_id="audited"))

@@ -55,7 +55,7 @@ def row_of(record: Record) -> dict[str, object]:
 def test_three_days_back_by_create_time(
     spark: "SparkSession", table: "DataFrame", tmp_path: Path
 ) -> None:
-    """KIP-33's use case 2: load a table, then replay its last three days, in order of time."""
+    """Use case 2 of KIP-33: load a table, then replay its last three days in order of time."""
     data = str(tmp_path / "data")
     told = bootstrap(
         spark,
@@ -94,7 +94,7 @@ def test_three_days_back_by_create_time(
         for r in part
         if (r.timestamp or 0) >= end - 3 * DAY
     )
-    # In each partition the replayed records come last, so most offsets were not read.
+    # The replayed records are the last ones of each partition; the offsets before are not read.
     assert summary["offsets"] < ROWS // 2
 
 

@@ -1,9 +1,8 @@
 """A bootstrap that is killed at random moments and started again loads its table once.
 
 SIGKILL ends the command's process group, then Spark's Python processes, which have separate process
-groups. The command is killed when files of one kind appear in the directory: segments that tasks
-stage, files that the commit prepares, the commit's own file, or the file that marks the job as
-done.
+groups. Each kill waits until files of one kind appear in the directory: segments that tasks stage,
+files that the commit prepares, the commit's own file, or the file that marks the job as done.
 """
 
 import json
@@ -31,8 +30,8 @@ PARTITIONS: Final = 3
 TASKS: Final = 6
 T0: Final = 1_360_281_600_000
 STEP_MS: Final = 60_000
-# Steps of a bootstrap that are visible on disk: patterns of files, each with the largest count of
-# matching files for which a kill waits.
+# Steps of a bootstrap that are visible on disk. A kill waits until some files match a pattern; the
+# value is the largest number of files for which it may wait.
 MOMENTS: Final = {
     "*/*.staging": TASKS,
     "*/*.staged": TASKS * PARTITIONS,

@@ -61,7 +61,7 @@ def test_each_job_of_spark_names_our_job_and_its_topic(
         "bootstrap": lambda: tidelog_spark.bootstrap(
             spark, table, "prices", to=root, key="key", value="value"
         ),
-        # A string instead of a list of topics is one topic's name.
+        # In place of a list of topics, a string is the name of one topic.
         "mirror": lambda: tidelog_spark.mirror(
             spark, root, "prices", str(tmp_path / "b"), checkpoint=f"{tmp_path}/c", create=True
         ),

@@ -53,7 +53,7 @@ KAFKAS = re.compile(
 
 
 def positions_of(path: str) -> dict[str, dict[Partition, int]]:
-    """Return two groups' offsets in both partitions; one offset is beyond its partition's end."""
+    """Return the offsets of two groups in two partitions; one is beyond the partition's end."""
     ends = {number: len(records_of(path, number)) for number in (0, 1)}
     with_ends = {number: records_of(path, number)[-1].offset + 1 for number in ends}
     return {
@@ -189,8 +189,8 @@ def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> N
 def files_of(folder: Path) -> dict[str, int]:
     """Return every file of this test's partitions, with its size.
 
-    Other partitions are left out, because the broker may delete and compact their segments
-    meanwhile.
+    Other tests' partitions are left out, because the broker may delete and compact their segments
+    during this test.
     """
     return {
         str(path.relative_to(folder)): path.stat().st_size
@@ -200,7 +200,7 @@ def files_of(folder: Path) -> dict[str, int]:
 
 
 def foreign_to_kafka(folder: Path) -> set[str]:
-    """Return those files in partitions' directories whose names no Kafka broker would choose."""
+    """Return the files in partition directories whose names are not names of Kafka's files."""
     return {
         f"{parent}/{name}"
         for parent, _, names in os.walk(folder)
@@ -272,7 +272,7 @@ def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
         assert {name: asked[name].records for name in topics} == {CREATED: 400, STAMPED: 100}
         assert asked[CREATED].late.late == measured[CREATED].late.late
         assert asked[CREATED].late.lost == measured[CREATED].late.lost
-    assert measured[CREATED].without == 400  # all: Kafka stores no append times
+    assert measured[CREATED].without == 400  # all records: Kafka stores no append times
     check_ranges(spark, place)
 
 

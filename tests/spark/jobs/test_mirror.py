@@ -41,7 +41,7 @@ def some(partition: int, first: int, count: int) -> list[NewRecord]:
 
 
 class TestDraftOfKip32:
-    """The draft's four steps with real values: a flight's message and two clusters' clocks."""
+    """The four steps of KIP-32's draft, with a flight's message and the clocks of two clusters."""
 
     created = 1_360_342_800_000  # 2013-02-08T17:00:00.000Z, when the producer sent
     at_cluster1 = created + 37
@@ -58,7 +58,7 @@ class TestDraftOfKip32:
         append(one, "flights", 0, [message], self.at_cluster1)
         assert [r.timestamp for r in held(one, "flights")[0]] == [self.created]
         assert append_times(one, "flights") == [self.at_cluster1]
-        # 3. and 4. The mirror copies it; cluster 2 appends it at T2 (S = T0, R = T2).
+        # 3. and 4. The mirror copies the message; cluster 2 appends it at T2 (S = T0, R = T2).
         clock = {"clock.ms": str(self.at_cluster2)}
         mirror(spark, one, ["flights"], two, checkpoint=f"{tmp_path}/check", sink_options=clock)
         assert plain(held(two, "flights")[0]) == plain(held(one, "flights")[0])
@@ -67,7 +67,7 @@ class TestDraftOfKip32:
     def test_receive_times_increase_with_records_of_two_clusters(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """The second source's records are an hour older on both clocks, and are copied in turn."""
+        """Two sources are copied in turn; the second's records are an hour older on both clocks."""
         one = make(f"{tmp_path}/cluster1", "flights")
         other = make(f"{tmp_path}/cluster3", "flights")
         two = make(f"{tmp_path}/cluster2", "flights")
@@ -137,10 +137,10 @@ class TestKept:
     def test_a_repeated_batch_is_not_copied_and_the_map_gets_its_rows(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """The checkpoint and the map lack the last batch, which the target already has.
+        """The target has the last batch, but the checkpoint and the map do not have it yet.
 
-        This is the state if the process is killed after it has committed the batch to the target,
-        and before it writes the map.
+        This is the state after a kill between the commit of the batch to the target and the write
+        of the map.
         """
         source = make(f"{tmp_path}/a", "orders", 2)
         target = make(f"{tmp_path}/b", "orders", 2)

@@ -146,7 +146,7 @@ def chunked(target: Place | str, progress: Path | None = None) -> ReplayOptions:
 
 
 def killed_at(replaying: Replay, number: int, *, after_write: bool) -> None:
-    """Make a run raise `Killed` at the chunk with this index, before or after the chunk's write."""
+    """Make a run raise `Killed` before or after it writes the chunk with this index."""
     write = replaying._write
     count = 0
 

@@ -2,13 +2,13 @@
 
 Expected rows are derived from the sent records, by the documentation of Spark's Kafka connector:
 
-- every data record once, by offset;
+- a read returns every data record once, by offset;
 - null keys and values stay null;
-- headers in order, null if there are none;
-- markers of transactions have an offset and are never returned;
+- a record's headers keep their order; without headers, the column is null;
+- transaction markers take up offsets, but are never returned as rows;
 - read_committed omits aborted records.
 
-An exception is the topic with gaps: its expected rows are the records that Kafka's own consumer
+The topic with gaps is an exception: its expected rows are the records that Kafka's own consumer
 returns after the log cleaner has run.
 """
 
@@ -34,12 +34,13 @@ SPAN_MS = 1_000_000
 # Append time of all records in the directory that tidelog writes.
 APPEND_MS = T0 + 5 * SPAN_MS
 GAPS = f"{PREFIX}gaps"
-# The last batch gets a separate segment, so the cleaner may clean everything before it.
+# Segments roll after 500 ms, so the last batch is alone in the active segment, and the cleaner may
+# clean all batches before it.
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.0"}
 
 
 class Row(NamedTuple):
-    """A row that can be compared. `timestamp` is None if the broker's clock has set it."""
+    """A row of a read, expected or actual. `timestamp` is None if the broker's clock set it."""
 
     topic: str
     partition: int

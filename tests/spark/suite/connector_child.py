@@ -1,9 +1,9 @@
-"""Sends Spark's own Kafka connector and ours the same queries; prints their results.
+"""Runs the same queries with Spark's own Kafka connector and with ours; prints the results.
 
 Called with one JSON object: `jars` (the folder of the connector), `folder` (for checkpoints) and
-`asks`: options of each query by name. A streaming query has an option `stream`. The result of each
-query in each format (the connector's and ours) is the schema and the rows (bytes as hexadecimal
-digits), or `refused`.
+`asks` (the options of each query, by name). A streaming query has an option `stream`. Each query
+runs in each format (the connector's and ours). Its result is the schema and the rows (bytes as
+hexadecimal digits), or `refused`.
 """
 
 import json

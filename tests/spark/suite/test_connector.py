@@ -25,8 +25,8 @@ CHILD_TIMEOUT_S = 1200
 RECORDS = f"{PREFIX}records"
 ALL = {"subscribePattern": f"{PREFIX}.*"}
 ONE = {"subscribe": RECORDS}
-# With this option our source treats times as positions. The connector always does so, and ignores
-# the option.
+# With this option our source converts start and end times to offsets, as the connector always
+# does; the connector ignores the option.
 POSITIONS = {**ONE, "timeRange": "positions"}
 THIRD, LATE = str(T0 + SPAN_MS // 3), str(T0 + 9 * SPAN_MS // 10)
 BEYOND = str(T0 + SPAN_MS)

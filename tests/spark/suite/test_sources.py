@@ -73,7 +73,7 @@ def load(spark: "SparkSession", places: Places, source: str) -> Load:
 
 
 def rows_of(frame: "DataFrame") -> list[Row]:
-    """Return the rows in order. Times set by the source's clock are checked and become None."""
+    """Return the rows in order. Check times set by the source's clock; replace them with None."""
     chosen = frame.selectExpr(
         "topic",
         "partition",
@@ -118,7 +118,7 @@ def test_all_records(load: Load, gaps: list[Row], isolation: IsolationLevel) -> 
 
 
 def test_small_tasks(load: Load, gaps: list[Row]) -> None:
-    """Tasks begin and end anywhere: in a batch, in a gap, in a transaction, at a marker."""
+    """Small tasks begin and end in batches, gaps and transactions, and at markers."""
     committed = IsolationLevel.READ_COMMITTED
     frame = load(kafka_isolation_level="read_committed", maxRecordsPerPartition=7)
     assert frame.rdd.getNumPartitions() > 50
@@ -137,7 +137,7 @@ def test_offsets_by_partition(load: Load) -> None:
 
 
 def test_times_as_positions_and_exactly(load: Load) -> None:
-    """As positions, the start and end times stand for the first records at or after these times."""
+    """As positions, start and end times mean the first records at or after these times."""
     (topic,) = (topic for topic in TOPICS if topic.name == RECORDS)
     every = topic.rows(IsolationLevel.READ_UNCOMMITTED)
     start, end = T0 + SPAN_MS // 3, T0 + 9 * SPAN_MS // 10
