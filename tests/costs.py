@@ -50,7 +50,7 @@ def processor_time() -> float:
     ticks, processes = 0, [str(os.getpid())]
     while processes:
         process = processes.pop()
-        # If a process ends meanwhile, its time is included in its parent's time.
+        # If a process ends during this loop, its parent's time includes its time.
         with suppress(OSError):
             stat = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
             ticks += sum(map(int, stat[11:15]))

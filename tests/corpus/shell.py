@@ -132,7 +132,7 @@ def marked(mark: str, lines: list[str]) -> list[str]:
 
 
 def shown(data: bytes) -> list[str]:
-    """Return lines of output: text unchanged, tables of Arrow and Parquet as their rows."""
+    """Return output as lines; Arrow and Parquet data become the rows of their tables."""
     if data[:4] == b"PAR1" or data[:4] == b"\xff\xff\xff\xff":
         return _table_lines(data)
     text = data.decode("utf-8", "backslashreplace")

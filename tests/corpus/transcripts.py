@@ -7,8 +7,9 @@ lines is
     @NAME ARGS            a directive: `World` has a method for each
     # TEXT                a comment, which is not part of the transcript
 
-In a transcript `$` is a command, `@` a directive, `|` stdout, `!` stderr, `=` the exit code.
-`BROKER` in a command is replaced by the address of the broker that `@broker` has started.
+In a transcript, each line begins with a mark: `$` for a command, `@` for a directive, `|` for
+stdout, `!` for stderr, `=` for the exit code. `BROKER` in a command is replaced by the address of
+the broker that `@broker` has started.
 """
 
 import os

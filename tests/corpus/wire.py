@@ -1,8 +1,8 @@
 """Requests and responses of a broker as bytes, with their meaning beside them.
 
-Each announced API is played in each version (`exchanges.scripts`), and sessions combine several
-requests (`exchanges.sessions`). The broker has a clock that only the script moves, and random
-numbers that don't depend on other draws (`exchanges.session`).
+Scripts call each API that the broker announces, in each version (`exchanges.scripts`), and sessions
+combine several requests (`exchanges.sessions`). Only a script moves the broker's clock, and each of
+the broker's random numbers is independent of other draws (`exchanges.session`).
 """
 
 import logging

@@ -2,7 +2,7 @@
 
 A workload records in its `Story` the promise that holds after each step. A crash during a step is
 judged by two promises: the one before the step, and the one after it. `survey` runs one judge over
-many crash states, and skips states that it has already seen with the same promises.
+many crash states. It skips a state if it has already judged an equal state with the same promises.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ Promise = TypeVar("Promise")
 
 
 class Story(Generic[Promise]):
-    """Each step's promise, which holds after the step, and the journal's length at that time."""
+    """The promise that holds after each step, with the length of the journal after the step."""
 
     def __init__(self, files: DamageFileSystem, start: Promise) -> None:
         self._files = files

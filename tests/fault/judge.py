@@ -178,7 +178,7 @@ def judge_duplicates(log: Log, version: LogPromise) -> None:
 
 
 def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
-    """Compare searches by time with a scan of all data and control records, as in Kafka."""
+    """Compare searches by time with scans of all records; as in Kafka, control records count."""
     own = [(record.offset, record.timestamp) for record in there]
     times = [(record.offset, log.append_time_of(record.offset)) for record in there]
     known = [(offset, ms) for offset, ms in times if ms is not None]

@@ -28,7 +28,7 @@ RUNS = (
 
 @cache
 def undisturbed(seed: int) -> tuple[list[DirPromise], int]:
-    """Return the promise after each step of a run without failures, and how many calls it made."""
+    """Return the promise after each step of a run without failures, and the number of calls."""
     workload = Workload(seed)
     promises = []
     for step in workload.steps(STEP_COUNT):

@@ -1,7 +1,7 @@
 """Power is lost while segments are rolled, truncated and deleted: their notes stay correct.
 
-Each record's value is the time of its append. A note's `seen_ms`, the time by which all records of
-the segment had arrived, must not be below the latest of these values.
+Each record's value is the time of its append. A segment's note contains `seen_ms`, a time by which
+all records of the segment had arrived. It must not be below the largest value in the segment.
 """
 
 from functools import cache

@@ -26,7 +26,7 @@ STEP_COUNT = 14
 
 @cache
 def undisturbed(seed: int) -> tuple[list[DirPromise], list[range]]:
-    """Return the promise after each step, and for each attach the indexes of its changing calls."""
+    """Return the promise after each step, and the indexes of the changing calls of each attach."""
     workload = WideWorkload(seed)
     promises = []
     for step in workload.steps(STEP_COUNT):
@@ -96,7 +96,7 @@ def goes_on(log: Log, files: DamageFileSystem) -> bool:
 def expect_readable(
     directory: LogDir, name: TopicPartition, before: LogPromise, intended: LogPromise
 ) -> None:
-    """Assert that what was acknowledged is readable, and the commit wholly or not at all."""
+    """Assert that acknowledged records are readable, and all or none of the commit's records."""
     log = directory.log(name.topic, name.partition)
     found = [record.value for record in log.records() if record.value != b"goes on"]
     assert found in [

@@ -198,7 +198,7 @@ def test_a_deleted_topic_is_forgotten_when_its_directories_are_removed() -> None
 
 
 def test_a_topic_of_that_name_created_by_another_program_is_kept() -> None:
-    """Kafka may have created a topic of that name, with another id, in the directory meanwhile."""
+    """A new topic of the deleted name, which Kafka has created in the directory, has another id."""
     env, directory = durable_topics()
     directory.topic_admin.delete(DOOMED)
     directory.abandon()
@@ -211,7 +211,7 @@ def test_a_topic_of_that_name_created_by_another_program_is_kept() -> None:
 
 
 def test_a_directory_of_kafkas_is_deleted_completely_or_not_at_all() -> None:
-    """A topic created by Kafka is not in the registry, which nevertheless records its deletion."""
+    """The registry does not list topics that Kafka has created, but it records their deletion."""
     env = seeded_env(1)
     for number in range(3):
         env.files.make_dirs(f"{ROOT}/k-{number}")

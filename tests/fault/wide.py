@@ -1,8 +1,9 @@
 """A workload with several kinds of partitions, and commits of the sink between the appends.
 
-- `tides`: two partitions; appends, transactions, idempotent producers.
-- `stamped`: LogAppendTime, and synced in every append (`flush.messages` is 1).
-- `copy`: a follower, which appends a leader's batches unchanged, with gaps in their offsets.
+- `tides`: two partitions with appends, transactions and idempotent producers.
+- `stamped`: a topic with LogAppendTime that syncs each append (`flush.messages` is 1).
+- `copy`: a follower's partition, to which a leader's batches are appended unchanged, with gaps in
+their offsets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -93,7 +94,7 @@ class WideWorkload(Workload):
             super().bump_epoch()
 
     def truncate(self) -> None:
-        """Truncate; the partition of `copy` then has a new leader, with the next epoch."""
+        """Truncate. In the partition of `copy`, a new leader with the next epoch follows."""
         super().truncate()
         if self.at == COPY:
             self._leader_epoch += 1

@@ -20,8 +20,8 @@ that a later change may survive without an earlier one, which ext4's journal hap
 2. Names: the names as of the directory's last `sync_dir` are durable. Each creation, removal and
     rename since then is independently kept or lost. A rename is atomic: the old name or the new
     one, never both, never none. A rename between two directories is durable as soon as both have
-    been synced. A file has one name. If a removal or rename is kept, the file loses the name
-    that it has at this point, even if an earlier rename was lost.
+    been synced. A file has one name. So if a rename of a file is lost, and a later removal or
+    rename of the file is kept, the file loses its older name.
 3.  Bytes and names are independent: `sync` of a new file does not keep its name, `sync_dir` does
     not keep bytes. So a kept rename of an unsynced file may show an empty file.
 4.  If the name of a directory is lost, everything in it is lost too.

@@ -50,7 +50,7 @@ class FileNode:
         self.mtime_ms = mtime_ms
         self.handles = 0
         self.linked = True
-        # Immutable until the first change, so several disks can share it.
+        # The bytes are immutable until the first change, so that several disks can share them.
         self._data: bytes | bytearray = data
         self._mirrors: list[bytearray] = []
 

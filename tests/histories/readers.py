@@ -67,7 +67,7 @@ async def fetch(
 
 
 def fetch_request(partition: Partition, at: int, *, is_committed: bool = True) -> FetchRequest:
-    """Return a Fetch request that does not wait, for committed records or for all."""
+    """Return a Fetch request for committed records, or for all; the broker responds at once."""
     wanted = FetchPartition(
         partition=partition[1], fetch_offset=at, partition_max_bytes=FETCH_BYTES
     )

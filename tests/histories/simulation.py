@@ -9,7 +9,7 @@ A history has these topics and clients, and the history's seed decides the clien
   consumer protocol, or one of each); in one transaction, a copier writes copies and commits the
   group's offsets for the values that it has read.
 
-Many histories share a broker, so that a kill hits each history at a different moment.
+Many histories share a broker, so that one kill tests a different moment in each history.
 """
 
 import asyncio

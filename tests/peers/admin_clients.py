@@ -205,7 +205,7 @@ def _folders(client: KafkaAdminClient) -> str:
 
 
 def _done(_: object) -> None:
-    """Drop a result, because success is shown only by the absence of an exception."""
+    """Ignore the result: the client reports a failure only by an exception."""
 
 
 def _rule_by_kafka_python() -> admin.ACL:
@@ -310,7 +310,8 @@ def _codes(found: object) -> list[int]:
         for name in ("topic_errors", "topic_error_codes", "resources")
         for row in getattr(found, name, ())
     ]
-    # A result row about a topic begins with the topic's name, other rows with the error code.
+    # The error code is the first integer in a row: a row about a topic begins with the topic's
+    # name, other rows with the code.
     return [next(each for each in row if isinstance(each, int)) for row in rows]
 
 

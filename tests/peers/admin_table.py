@@ -1,7 +1,7 @@
 """A table of administration rights: the users of rights_talk, and steps of admin clients.
 
-A row is a user and a step. The plain model of tests/server/rights gives the expected result; tests
-compare the results of the same client at two brokers.
+A row is a user and a step. `tests.worlds.clients.rights_model` gives the expected result; the tests
+compare the results that the same client gets from two brokers.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """Random steps of a group's members (a walk): a seed decides each step.
 
 Two brokers must give the same responses to the same walk. Members of the consumer protocol choose
-their ids, but members of the classic protocol get ids that differ between brokers. So mixed walks
-use only the assignor `range`, whose order does not depend on these ids. In mixed walks, the ids
-that members choose sort before the ids that brokers create.
+their ids, but members of the classic protocol get ids that differ between brokers. So walks with
+members of both protocols use only the assignor `range`, whose order does not depend on such ids:
+the ids that members choose sort before them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

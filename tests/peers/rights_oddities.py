@@ -1,6 +1,6 @@
 """Odd requests of a user: duplicate names, invalid kinds, and objects that can't be changed.
 
-If there are two reasons to refuse a request, the error shows which check a broker does first.
+Some requests give two reasons to refuse them: the error shows which check a broker does first.
 """
 
 from collections.abc import Iterator, Mapping

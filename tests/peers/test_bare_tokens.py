@@ -21,7 +21,7 @@ CLOSED: Final = "closed"
 NULL: Final = b"\xff\xff\xff\xff"
 HEAD: Final = b"\0\0\0\1\xff\xff"
 METADATA: Final = b"\0\3\0\1" + HEAD + bytes(4)
-# Time in seconds since a token expired; both brokers still accept such a token.
+# Expired tokens are sent this many seconds after they expired; both brokers still accept them.
 ENDED_S: Final = 5
 
 

@@ -78,7 +78,7 @@ def alter(client: RawClient, who: str, *changes: Change, trial: bool = False) ->
 
 
 def replace(client: RawClient, who: str, **texts: str) -> object:
-    """Replace all settings: settings that are not named are reset."""
+    """Set these settings, and reset all other settings, by one AlterConfigs request."""
     resource = AlterConfigsResource(
         resource_type=BROKER,
         resource_name=who,

@@ -1,8 +1,8 @@
 """Certificates that are replaced while clients are connected, with Kafka and our broker.
 
 Our broker checks the files in each handshake. Kafka reads the files again some time after a request
-has set the settings that name the files to their current values. Kafka reports an unusable file
-only in its log.
+that sets the names of the files, even to their current values. Kafka reports an unusable file only
+in its log.
 """
 
 import socket

@@ -141,8 +141,8 @@ def test_both_cleaners_leave_the_same_records(
         cleaned_to = answer["cleaned_to"]
         for isolation in IsolationLevel:
             assert ours.records(isolation) == theirs.records(isolation), (step_ms, isolation)
-        # The tool complains about the timestamps of empty batches. Both cleaners keep these batches
-        # for active producers.
+        # Both cleaners keep empty batches for active producers. Kafka's tool complains about the
+        # timestamps of such batches.
         assert complaints(kafka_oracle, ours) == complaints(kafka_oracle, theirs)
     # Each key has only one record left. The loop above has compared the records of both cleaners.
     left = ours.records(COMMITTED)
@@ -152,7 +152,7 @@ def test_both_cleaners_leave_the_same_records(
 def test_a_producers_own_delete_horizon_counts_for_both(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Tombstones are removed after the delete horizon that the batch's producer has set."""
+    """A producer may set a batch's delete horizon: its tombstones are removed after that time."""
     for horizon_ms, is_left in ((T0 - 1, False), (T0 + 10 * RETENTION_MS, True)):
         ours = Ours(quick_path / f"ours-{is_left}")
         with ours.open() as log_dir:

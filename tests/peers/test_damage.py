@@ -43,8 +43,8 @@ def one_batch(rng: random.Random, magic: int, codec: Codec) -> bytearray:
 def damage(rng: random.Random, data: bytearray, magic: int) -> None:
     """Change one byte after the checksum, then correct the checksum."""
     first = 21 if magic == 2 else MESSAGE_MAGIC_AT + 1
-    # Both sides accept any base sequence, but compute the records' sequences differently if it is
-    # below -1.
+    # The base sequence is left unchanged: both sides accept any value, but below -1 they compute
+    # different sequence numbers of the records.
     places = set(range(first, min(len(data), 160))) - set(
         range(BASE_SEQUENCE_AT, BASE_SEQUENCE_AT + 4) if magic == 2 else ()
     )

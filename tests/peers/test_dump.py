@@ -24,7 +24,7 @@ def lived(folder: Path, seed: int) -> Script:
 
 
 def filled_indexes(directory: Path) -> set[str]:
-    """Return the index files that have entries, because the tool does not check empty files."""
+    """Return the index files that have entries; Kafka's tool does not check empty index files."""
     indexes = [*directory.glob("*.index"), *directory.glob("*.timeindex")]
     return {str(index) for index in indexes if index.stat().st_size}
 

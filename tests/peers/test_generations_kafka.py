@@ -44,8 +44,8 @@ GENERATIONAL = {
 }
 COLD_KEYS = 200
 ROUNDS = 5
-# After this many rounds the old segments are still unchanged. After `ROUNDS` rounds all of them
-# were rewritten.
+# After this many rounds our cleaner has rewritten none of the old segments; after `ROUNDS` rounds
+# it has rewritten all of them.
 PARTIAL_ROUNDS = 3
 QUICK, SWEPT = 3, 30
 
@@ -57,7 +57,8 @@ class Lives:
     """A log that is cleaned by generations, and the same log without cleaning.
 
     Attributes:
-        partial: How many cleanings skipped dirty segments below the segments that they rewrote.
+        partial: Number of cleanings that skipped dirty segments below the segments that they
+            rewrote.
     """
 
     ours: Ours

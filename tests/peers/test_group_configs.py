@@ -61,7 +61,7 @@ def alter(client: RawClient, group: str, *changes: Change, trial: bool = False) 
 
 
 def replace(client: RawClient, group: str, *given: tuple[str, str]) -> object:
-    """Replace all settings: settings that are not named are reset."""
+    """Set these settings, and reset all other settings, by one AlterConfigs request."""
     configs = [ConfigValue(name=name, value=text) for name, text in given]
     resource = AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=configs)
     (told,) = client.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[resource])).responses

@@ -184,7 +184,7 @@ def test_every_time_is_found_exactly(logs: Logs, readers: dict[tuple[str, int], 
 
 
 def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
-    """Kafka finds nothing if deleted records or a file's time make it search a wrong segment."""
+    """Deleted records or a file's time may let Kafka search a wrong segment and find nothing."""
     differences = 0
     for name, told in logs.items():
         for time in times_of(told):

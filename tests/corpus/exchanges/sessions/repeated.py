@@ -1,7 +1,8 @@
 """Repeated requests, with changes between them.
 
-A broker may cache a response to repeat it. A client must never see an outdated response: not after
-a topic was changed, deleted or recreated, and not after a change of rights or quotas.
+A broker may cache its response to a request that clients repeat. A client must never get an
+outdated response after a topic was changed, deleted or recreated, or after a change of rights or
+quotas.
 """
 
 from collections.abc import Iterator
