@@ -1,4 +1,4 @@
-"""Contract of every `ObjectStore`; each store's tests are a class that inherits from `StoreRules`.
+"""Contract of every `ObjectStore`: the test class of each store inherits from `StoreRules`.
 
 The fixture `opened` is a store below an empty prefix. `swaps` states whether the store can compare
 and swap.

@@ -336,8 +336,8 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
     second = rows(1, [(b"a", b"2", 100), (b"a", b"3", 40), (b"b", b"2", 9)])
     found = joined([first, second], across=True)
     by_key = {key: as_summaries(found)[plain_digests.hash_key(key, SEEDS)] for key in (b"a", b"b")}
-    # The last record of key a in partition 1 has time 40; the earlier record with time 100 has no
-    # effect.
+    # The row of key a in partition 1 has the time of the last record (40), not the largest time
+    # (100).
     assert (by_key[b"a"].create_ms, by_key[b"a"].count, by_key[b"a"].offset) == (50, 3, 0)
     assert (by_key[b"b"].offset, by_key[b"b"].count) == (2, 2)
     marks = {row[key_rows.OFFSET]: row[key_rows.PARTITION] for row in found.tolist()}

@@ -1,8 +1,8 @@
 """Searches by time in plain Python, by kernels and over arrays give the results of a full scan.
 
-The logs contain batches of every codec, legacy messages, gaps, and times that are out of order,
-equal, missing or extreme, in finished and active segments, with any log start. One test damages the
-log before the search.
+The logs have any log start, finished and active segments, batches of every codec, legacy messages
+and gaps. Their times can be out of order, equal, missing or extreme. One test damages the log
+before the search.
 """
 
 from collections.abc import Callable, Sequence

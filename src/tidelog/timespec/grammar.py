@@ -1,9 +1,9 @@
 """Parses points in time and time ranges; ranges are half-open: [start, end).
 
-Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. In these forms a number of 10
-digits is in seconds and a number of 13 digits is in ms, dates are in UTC, and a length without a
-sign counts toward the future. If A is an absolute time and B is a length, B counts from A. All
-other lengths count from now. `end` means no bound.
+Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. In rpk's forms, a number of 10
+digits is in seconds and a number of 13 digits is in ms. Dates are in UTC. A length without a sign
+is a time after now. If A is an absolute time and B is a length, B counts from A. All other lengths
+in rpk's forms count from now. `end` means no bound.
 
 Source: behavior of `rpk topic consume --offset`, which converts start and end to offsets. Unlike
 rpk, tidelog selects exactly the records whose times are in the range.
@@ -353,8 +353,8 @@ def zone_of_question(texts: Iterable[str]) -> str | None:
         texts: Times, ranges and other texts such as `latest`, which need no zone.
 
     Returns:
-        An IANA name, or an offset such as `-05:00`; None if no text has a zone, if two zones
-        differ, or if every time has the zone `Z`.
+        An IANA name, or an offset such as `-05:00`. None if no text names a zone, if texts name
+        different zones, or if all times have the zone `Z`.
     """
     names: set[str | None] = set()
     for text in texts:

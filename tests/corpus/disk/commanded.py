@@ -1,4 +1,4 @@
-"""Effects of commands on files: both kinds of compaction, tiers, erasure, a standby.
+"""Changes of files by commands: both kinds of compaction, tiers, erasure, a standby.
 
 A workload gets a directory of its own, creates `data` in it, and runs command lines with stopped
 clocks. The commands' output is part of the recorded result.

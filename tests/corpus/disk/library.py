@@ -1,4 +1,4 @@
-"""Effects of the library on files: each way of appending, rolling and retention.
+"""Changes of files by the library: each way of appending, rolling and retention.
 
 A workload gets an open directory and the directory's clock. The directory is on a disk in memory,
 whose calls are recorded.
@@ -49,7 +49,7 @@ def some(clock: tidelog.ManualClock, count: int, first: int = 0, size: int = 30)
 
 
 def records(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Records of all kinds: without key, value or time, with headers, by key and by partition."""
+    """Append records of all kinds: without key, value or time, with headers, to a partition."""
     directory.create_topic("t", partitions=3, config=SMALL)
     directory.append("t", some(clock, 12))
     clock.advance(1500)
@@ -134,7 +134,7 @@ def loads(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes
 
 
 def _every_way(directory: tidelog.Directory, clock: tidelog.ManualClock) -> None:
-    """Roll segments by size, by time, by full indexes, and by the maximum compaction lag."""
+    """Roll segments by size, by time, because an index is full, and by maximum compaction lag."""
     ways = {
         "size": {"internal.segment.bytes": "400"},
         "exact-size": {"internal.segment.bytes": "384"},
@@ -197,7 +197,7 @@ def kept(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes)
 
 
 def topics(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Topics are created, changed, deleted, created again."""
+    """Create topics, change them, delete them, and create them again."""
     directory.create_topic("a", partitions=2)
     directory.create_topic("b", config={"retention.ms": "1000"})
     directory.append("a", some(clock, 4))

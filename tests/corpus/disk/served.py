@@ -1,4 +1,4 @@
-"""Effects of a broker on files: Produce, transactions, deleted records, groups, attaching.
+"""Changes of files by a broker: Produce, transactions, deleted records, groups, attached files.
 
 A workload sends requests to a broker, which has the stage's clock and random numbers.
 """
@@ -68,7 +68,7 @@ def produce(stage: Stage) -> None:
 
 
 def transactions(stage: Stage) -> None:
-    """One transaction is committed, one aborted, one left open over a restart, one timed out."""
+    """Commit, abort and time out a transaction; leave one open while the broker restarts."""
     prepared(stage)
     stage.create_topic("t", 1, internal_segment_bytes="900")
 

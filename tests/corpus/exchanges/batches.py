@@ -9,10 +9,10 @@ from typing import Final
 from aiokafka.record.util import calc_crc32c
 from tests.corpus.exchanges.values import Value
 
-# The header's first fields: base offset, length, leader epoch, magic, crc.
+# First fields of a batch's header: base offset, length, leader epoch, magic, crc.
 _FRONT: Final = struct.Struct(">qiibI")
-# Attributes, last offset delta, first and largest time, producer id and epoch, first sequence,
-# record count.
+# Other fields of the header: attributes, last offset delta, first and largest time, producer id and
+# epoch, first sequence, record count.
 _BACK: Final = struct.Struct(">hiqqqhii")
 _AT_LENGTH: Final = 12
 _GZIP: Final = 1

@@ -1,7 +1,7 @@
 """Fields of each message of Kafka's protocol, in each version.
 
-The fields come from kio, whose classes are generated from Kafka's own descriptions. kio lacks the
-versions that Kafka 4 has removed; `old_schemas` has them.
+The fields come from the package kio, whose classes are generated from Kafka's own descriptions. kio
+lacks the versions that Kafka 4 has removed; their fields are in `old_schemas`.
 """
 
 import dataclasses

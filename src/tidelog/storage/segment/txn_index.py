@@ -1,11 +1,12 @@
 """Transaction index of a segment: the aborted transactions whose markers are in the segment.
 
-The file `BASE.txnindex` is created at the first abort. An entry has a producer and the range of
-offsets in which a reader of committed records must skip the producer's batches. The entry is stored
-in the index of the segment that has the abort marker. That segment may be a later one than the
-segment with the records, so a reader also reads the indexes of later segments. The reader can stop
-at an entry whose last stable offset is at or after the end of the reader's range: all transactions
-with later markers begin after the range. Each entry's last offset is above the previous entry's.
+The file `BASE.txnindex` is created at the first abort. An entry has the id of a producer, and a
+range of offsets. In this range, readers of committed records must skip the producer's batches. The
+entry is stored in the index of the segment that has the abort marker. That segment may be a later
+one than the segment with the records, so a reader also reads the indexes of later segments. The
+reader can stop at an entry whose last stable offset is at or after the end of the reader's range:
+all transactions with later markers begin after the range. Each entry's last offset is above the
+previous entry's.
 
 An entry has 34 bytes, big-endian: int16 version 0, int64 producer id, int64 first offset, int64
 last offset (of the marker), int64 last stable offset.
@@ -114,8 +115,9 @@ class TxnIndex:
         """Decode the content of a file.
 
         Raises:
-            CorruptIndex: An entry is incomplete, has another version or negative fields, does not
-                follow the previous entry, or has a marker before the segment.
+            CorruptIndex: An entry is incomplete, has an unknown version or a negative field, does
+                not have a greater last offset than the previous entry, or has a marker before the
+                segment.
         """
         index = cls(base_offset)
         if len(data) % TXN_ENTRY_SIZE:

@@ -491,8 +491,8 @@ class ZoneCache:
     """A directory that caches zone maps for data directories that must not be written to.
 
     A map's file name depends on the log's content and never on a path, so copies of a log directory
-    share the map. Like any other map, a cached map is compared with the log before it is used.
-    Topic and partition are part of the name, because segments of two partitions may have equal
+    share the map. Like any other map, a cached map is compared with the log before it is used. The
+    name also has the topic and the partition, because segments of two partitions may have equal
     sizes and equal first batches. The cache contains only maps and may be deleted.
     """
 

@@ -1,4 +1,4 @@
-"""The remote tier of a partition, for reading: manifest, files, segments, cache.
+"""Modules that read a partition's remote tier: its manifest, files, segments and cache.
 
 `tidelog.storage.tier_manager` changes tiers.
 """

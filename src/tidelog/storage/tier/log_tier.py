@@ -4,11 +4,11 @@
 log is truncated, or local files are deleted because the tier has them, the change is stored durably
 in this file.
 
-`local.retention.ms` and `local.retention.bytes` limit local files as `retention.ms` and
-`retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. A local
-segment is deleted only if the manifest has a row with the segment's offsets, length and last batch.
-While the active segment is empty, the newest finished segment is kept, so that the log can be
-opened without the store.
+`local.retention.ms` and `local.retention.bytes` limit the age and the size of local files, as
+`retention.ms` and `retention.bytes` do for the whole log. The value -2 means the value of the
+setting without `local.`. A local segment is deleted only if the manifest has a row with the
+segment's offsets, length and last batch. While the active segment is empty, the newest finished
+segment keeps its local files, so that the log can be opened without the store.
 
 Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 """
@@ -243,9 +243,10 @@ class LogTier:
     def cut(self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]") -> None:
         """Truncate the tier in its record, durably; afterwards it ends at or below `offset`.
 
-        If `offset` is inside of a local segment with a copy, the copy is dropped; the segment is
-        copied again later. If `offset` is inside of a segment that only the tier has, the segment's
-        row is replaced by its truncated row in `clipped`, or dropped if `clipped` has no such row.
+        If `offset` is inside of a local segment that the tier has, the row of the tier's copy is
+        dropped; the segment is copied again later. If `offset` is inside of a segment that only the
+        tier has, the segment's row is replaced by its truncated row in `clipped`, or dropped if
+        `clipped` has no such row.
         """
         record = self._record_after_cut(offset, local_start, clipped)
         if record is not None:

@@ -6,8 +6,8 @@ segments. Each segment has a row in the manifest. A scan can be planned from the
 opening a file. Manifests are immutable: a change returns another manifest. The functions here read
 and write no files.
 
-Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the inner
-object as written. Source: docs/tiers.md#the-manifest.
+Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the bytes of
+the inner object. Source: docs/tiers.md#the-manifest.
 """
 
 import dataclasses
@@ -271,11 +271,10 @@ class Manifest:
         topic: The partition's topic.
         topic_id: The topic's id, 32 hexadecimal digits.
         partition: The partition's number.
-        writer: Id of the directory that changes the manifest; changes by another directory are
-            refused.
+        writer: Id of the only directory that may change the manifest.
         generation: Number that increases with every change.
-        change: Random name of the change that wrote the manifest, so that two copies of a directory
-            never write the same manifest.
+        change: Random name of the change that wrote the manifest. The name distinguishes manifests
+            that two copies of a directory have written.
         log_start_offset: Log start; records below it are deleted, even if segments still have them.
         segments: Segments by offset, without overlaps.
         garbage: Segments whose objects are to be removed after the grace period.

@@ -1,11 +1,11 @@
-"""A file system that also reads objects of tiers, by paths with store, key, size and checksum.
+"""A file system that also reads a tier's objects; their paths have store, key, size and checksum.
 
-A tier path is the object's URL with size and checksum, `URL/KEY#SIZE-CRC`, for example
+A tier path consists of an object's URL, size and checksum, `URL/KEY#SIZE-CRC`, for example
 `s3://bucket/logs/t-.../0/.../0...42.log#700-0badcafe`. A key has four parts: folders of topic,
-partition and segment, and the file. Tier objects never change, so `stat` of a
-path needs no request, and a reader of a whole object gets an error if the content does not match
-the path's checksum. Ranges are read by blocks through a bounded cache. All other paths are passed
-to the file system below.
+partition and segment, and the file. Tier objects never change. So `stat` takes the size from the
+path, without a request. A read of a whole object raises an error if the content does not match the
+path's checksum. Ranges are read by blocks through a bounded cache. All other paths are passed to
+the file system below.
 
 Thread-safe. Modules of object stores are imported at the first read.
 """
@@ -347,8 +347,8 @@ _SHARED_MAX: Final = 8
 def tier_files_of(env: Env) -> TierFiles:
     """Return a file system that can also read tiers, configured by the options of an Env.
 
-    For the local machine's files, one file system and its cache of objects are shared within the
-    process, because every query opens its directory again.
+    For files of this machine, all directories of a process share one such file system and its cache
+    of objects. So the cache is kept although every query opens its directory again.
 
     Raises:
         ConfigError: An option of the cache is invalid.

@@ -1,20 +1,20 @@
 """The file in which a partition stores its tier's state, and the tier's segments for a log.
 
-`tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the lock's holder
-last wrote or read it, and the start of the local part. With this file, opening a log, planning a
-read and appending send no request to the store. A change of the log is stored in this file,
-atomically, before the change is made. For example, local files are deleted only after the record
-states that the tier has them, and a truncation is recorded before a file is changed. Changes that
-the store doesn't have yet (a new log start, a truncation) are added to the manifest with its next
-change. Kafka ignores the file.
+`tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the directory last
+wrote or read it, and the first local offset. With this file, opening a log, planning a read and
+appending send no request to the store. A change of the log is stored in this file, atomically,
+before the change is made. For example, local files are deleted only after the record states that
+the tier has them, and a truncation is recorded before a file is changed. Changes that the store
+doesn't have yet (a new log start, a truncation) are added to the manifest with its next change.
+Kafka ignores the file.
 
-`tidelog-tier-deleted.json` at the top of a directory lists tiers of deleted topics, so that a
-deletion needn't wait for a store. `tidelog-tier-deleted.json` is written durably before the
-directories of the topic are removed; `tidelog tier --collect` then removes the objects. A folder
-that an existing partition uses is kept, because the deletion of the partition was not completed.
-Text: `{"version": 1, "folders": [[URL, FOLDER, [CHANGE, ...]], ...]}`. Each CHANGE is the `change`
-of a manifest that this directory may have written. If the `change` of the folder's manifest is not
-in this list, a copy of the directory wrote the manifest, and the folder is kept.
+`tidelog-tier-deleted.json`, in the data directory itself, lists the tiers of deleted topics, so
+that the deletion of a topic needn't wait for a store. `tidelog-tier-deleted.json` is written
+durably before the directories of the topic are removed; `tidelog tier --collect` then removes the
+objects. A folder that an existing partition uses is kept, because the deletion of the partition was
+not completed. Text: `{"version": 1, "folders": [[URL, FOLDER, [CHANGE, ...]], ...]}`. Each CHANGE
+is the `change` of a manifest that this directory may have written. If the `change` of the folder's
+manifest is not in this list, a copy of the directory wrote the manifest, and the folder is kept.
 
 A `TierView`, created from the record, provides the segments below the first local offset.
 
@@ -62,8 +62,8 @@ class TierRecord:
         url: URL of the store.
         folder: Key of the partition's folder in the store.
         manifest: The manifest as last written or read, with later local changes.
-        local_start_offset: Start of the local part; local files below it are to be deleted, because
-            the tier has copies of them.
+        local_start_offset: First local offset. Older local files are still to be deleted; the tier
+            has copies of them.
         log_start_offset: Log start offset of the whole log, in the tier and in local files.
         cut_offset: Lowest offset at which the log was truncated after the last write of the store's
             manifest; None if the log was not truncated.
@@ -391,7 +391,7 @@ class TierView:
         """Return segments that only the tier has, oldest first.
 
         Args:
-            below: Start of the local part; None if there is none.
+            below: First local offset; None if the log has no local files.
         """
         start = self.record.log_start_offset
         return [

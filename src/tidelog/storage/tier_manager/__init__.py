@@ -1,4 +1,4 @@
-"""Changes of the tier: copy, verify, compact, replace, delete and collect segments.
+"""Functions that change a tier: copy, verify, compact, replace, delete and collect segments.
 
 A change of a tier needs the directory's lock: a `LogDir` open for writing. `verify` and
 `tier_status` only read, and need no lock.

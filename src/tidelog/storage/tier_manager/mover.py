@@ -18,9 +18,9 @@ a segment counts, because no manifest names its objects in the store. After the 
 both copies count, and they are equal.
 
 A tier has one writer. Each change of the manifest has a random name, which is stored in the tier
-record before the manifest is written. If the record does not have the name of the store's manifest,
-this manifest was written by a copy of the directory, or by this directory before it was restored
-from a backup. In this case the run changes nothing.
+record before the manifest is written. If the record does not have the name in the store's manifest,
+a copy of the directory wrote this manifest, or this directory wrote it and was then restored from
+an older backup. In this case the run changes nothing.
 
 An exchange replaces segments of the tier by other segments with the same span of offsets. A single
 compare-and-swap of the manifest replaces all of these segments. The old objects are kept for the
@@ -268,8 +268,8 @@ class MoveReport:
             changed. None if the run copied all segments.
         keeps_all_ages: Whether deletion by age was skipped, because the topic has no `retention.ms`
             of its own and the broker's setting is unknown.
-        reported_deleted: If `deleted` is empty: number of segments that total retention deleted,
-            as reported by another process.
+        reported_deleted: Number of segments that total retention deleted, as reported by another
+            process. Used only if `deleted` is empty.
     """
 
     topic_partition: TopicPartition
@@ -291,7 +291,7 @@ class MoveReport:
 def tier_partition(
     log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions | None = None
 ) -> MoveReport:
-    """Carry out one tier run over a partition: reconcile, copy, apply retention, delete.
+    """Carry out a tier run: reconcile the manifest, copy, apply retention, and delete objects.
 
     Args:
         log_dir: The directory, open for writing.
@@ -300,12 +300,11 @@ def tier_partition(
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: No store is named, the named store is not the store of the existing tier,
-            the topic has no id, or the partition has no tier and the topic's
-            `remote.storage.enable` is false.
-        TierConflict: The store's manifest contradicts the directory's record: another directory or
-            a copy of this directory has written the manifest, or the manifest or the record is an
-            older state.
+        InvalidRequest: No store is named; the partition's tier is in another store; the topic has
+            no id; or the partition has no tier and the topic's `remote.storage.enable` is false.
+        TierConflict: The store's manifest contradicts the directory's record. Another directory, or
+            a copy of this one, wrote the manifest; or the manifest or the record was restored from
+            an older state.
         CorruptFile, UnsupportedVersion: The manifest can't be read.
         ConfigError, MissingDependency: The store can't be opened; nothing was changed.
         StorageFailure: Store or disk failed; completed steps remain, and the next run continues.
@@ -337,8 +336,8 @@ class Mover:
         record = _record_of(log_dir, log, options)
         store = log_dir.tier_files.store(record.url)
         mover = cls(log, PartitionTier(store, record.folder), record, options)
-        # Without a known `retention.ms`, nothing is deleted by age: Kafka's default of seven days
-        # might delete data that the broker is configured to keep.
+        # If `retention.ms` is unknown, nothing is deleted by age: Kafka's default is seven days,
+        # but the broker may be configured to keep data for longer.
         mover._report.keeps_all_ages = not log_dir.knows_age_limit(name.topic)
         return mover
 

@@ -65,8 +65,8 @@ class CollectedOrphans:
             names, or to a partition of a deleted topic.
         objects: Number of objects in these folders.
         size_bytes: Size of these objects in bytes.
-        refused: Partitions and folders of deleted topics that were left unchanged, each with the
-            reason: another directory wrote the manifest, or a file or manifest is damaged.
+        refused: Partitions, and folders of deleted topics, in which nothing was removed, each with
+            the reason: another directory wrote the manifest, or a file or manifest is damaged.
     """
 
     folders: list[str]

@@ -9,8 +9,8 @@ that has a local file is not cleaned, even if the tier has a copy.
 
 A job begins with the oldest segment, and its parts are finished by ascending offsets. So when a
 tombstone is dropped after its delete horizon, no object in a manifest still has a record that the
-tombstone deletes. Segments that left the manifest are kept for the grace period, because readers
-with older plans may read them, and parts of the job may still read keys from them.
+tombstone deletes. Objects of segments that left the manifest are kept for the grace period: readers
+that use an older manifest, and later parts of the job, may still read these objects.
 
 This module owns:
 
@@ -22,9 +22,10 @@ This module owns:
 
 Other modules own the passes (`compaction.cleaner`) and the manifest (`mover`).
 
-A crash before a swap leaves orphans, which the next run of `tidelog tier --collect` removes, and
-`.cleaned` files, which the next open for writing removes. After a crash between a swap and the
-write of the cleaner's checkpoint, the segments of the swap are cleaned again.
+A crash before a compare-and-swap leaves orphans and `.cleaned` files. The next run of `tidelog tier
+--collect` removes the orphans; opening the directory for writing removes the files. After a crash
+between a compare-and-swap and the write of the cleaner's checkpoint, the segments of the swap are
+cleaned again.
 """
 
 import json
@@ -199,8 +200,8 @@ def copy_rewritten(
         workplace: Folder of the files.
         tier: Tier of the partition.
         uid: Unique name of the copy.
-        old: Consecutive segments that the copy replaces; the files have the first segment's base
-            offset.
+        old: Consecutive segments that the copy replaces. The names of the `.cleaned` files have the
+            first segment's base offset.
 
     Returns:
         The row for a manifest; no manifest has it yet.
