@@ -57,7 +57,7 @@ def times_to_ask(records: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def ask(answers: Sequence[object]) -> list[Found]:
-    """Return the offset and time of each match in the last step; None if there was no match."""
+    """Return offset and time of each lookup in the last step; None for a lookup without match."""
     last = answers[-1]
     assert isinstance(last, list)
     return [None if found is None else (found[0], found[1]) for found in last]

@@ -1,4 +1,4 @@
-"""One JVM serves hundreds of tests: a failed request does not affect the next one."""
+"""One JVM serves hundreds of tests, so a failed request must not affect the next one."""
 
 import signal
 import sys

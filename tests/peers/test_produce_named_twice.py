@@ -27,7 +27,7 @@ INVALID_RECORD = 87
 # The records are old: with the default retention of a week, Kafka would delete them within half a
 # minute.
 FOREVER = {"log.retention.ms": "-1"}
-# A partition and the bytes sent to it.
+# One partition of a request: its index and the bytes sent to it.
 Entry: TypeAlias = tuple[int, bytes]
 # One partition of a response: its index, its error code, and the first offset of its batch.
 Answer: TypeAlias = tuple[int, int, int]
@@ -39,7 +39,7 @@ class Told(NamedTuple):
     Attributes:
         topics: Number of topics in the response.
         answers: Responses of all partitions, sorted.
-        kept: Values by partition.
+        kept: Values of the stored records, by partition.
     """
 
     topics: int

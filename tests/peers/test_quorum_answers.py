@@ -199,7 +199,7 @@ def refused(told: AddRaftVoterResponse | RemoveRaftVoterResponse) -> tuple[int, 
 
 
 def announced(told: ApiVersionsResponse) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-    """Return each feature's minimum level, and the finalized features' level ranges."""
+    """Return the minimum level of each feature, and the level range of each finalized feature."""
     in_force = {
         row.name: (row.min_version_level, row.max_version_level) for row in told.finalized_features
     }
@@ -240,5 +240,5 @@ def test_some_apis_and_features_are_announced_by_kafka_only(
         ("kraft.version", 1),
         ("streams.version", 1),
     }
-    # Kafka finalizes this feature in each new cluster; Kafka Streams uses it only if configured.
+    # Kafka finalizes this feature in each new cluster, but Kafka Streams uses it only on request.
     assert announced(kafka)[1]["streams.version"] == (1, 1)

@@ -205,7 +205,7 @@ def row(
 
 
 def test_offsets_and_epochs_of_a_fetch(places: tuple[Place, Place]) -> None:
-    """If the epochs show that logs diverged, the response says so, and the offset isn't checked."""
+    """If the epochs show that logs diverged, the response reports only this, not a wrong offset."""
 
     def ask(place: Place) -> dict[Answer, Answer]:
         epochs = (-3, -2, -1, 0, 1)
@@ -266,7 +266,7 @@ ROWS = (
 
 
 def test_a_fetch_of_negative_limits_gets_equal_responses(places: tuple[Place, Place]) -> None:
-    """Limits are 1, 0 or negative, for the whole response and for the first partition."""
+    """Size limits of the response and of the first partition are 1, 0 or negative."""
 
     def ask(place: Place) -> list[Answer]:
         return [

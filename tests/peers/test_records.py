@@ -193,7 +193,7 @@ def test_idempotent_and_transactional_batches(
 
 @pytest.mark.parametrize("codec", CODECS, ids=name)
 def test_batches_as_a_cleaner_leaves_them(kafka_oracle: Oracle, codec: Codec) -> None:
-    """Batches with gaps in the offsets, a last offset after the last record, a delete horizon."""
+    """A batch has gaps in offsets, a last offset after its last record, and a delete horizon."""
     records = drawn(5, 2)[:3]
     told = tell_batch(records, codec=codec, delete_horizon_ms=T0 + 86_400_000, base_offset=100)
     offsets = (100, 107, 131)

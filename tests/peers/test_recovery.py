@@ -102,8 +102,8 @@ def offsets(answer: object) -> object:
 def recovered_files(directory: Path) -> dict[str, bytes]:
     """Return logs and indexes, and the newest snapshot.
 
-    Some files are left out: empty lists of aborted transactions, which only Kafka writes, and the
-    snapshot of an empty log, which only we write.
+    Two kinds of files are left out. Only Kafka writes empty lists of aborted transactions; only
+    tidelog writes a snapshot of an empty log.
     """
     found = kafka_files(directory)
     found.pop(f"{0:020}.snapshot", None)

@@ -103,8 +103,8 @@ def ask(oracle: Oracle, regex: str, texts: list[str]) -> list[bool] | None:
 def is_taken_otherwise(regex: str) -> bool:
     """Whether RE2 handles an expression differently from RE2J.
 
-    RE2 differs for a repeated brace, a duplicate group name, `(?i)` with lowercase classes, and an
-    escaped character outside of ASCII.
+    The two differ for `{` followed by a brace or a repetition, a duplicate group name, `(?i)` with
+    lowercase classes, and an escaped character outside of ASCII.
     """
     names = re.findall(r"\(\?P?<(\w+)>", regex)
     return (
@@ -115,7 +115,7 @@ def is_taken_otherwise(regex: str) -> bool:
 
 
 def found(regex: str, texts: list[str]) -> list[bool] | None:
-    """Return which texts match; None if the expression is refused."""
+    """Return for each text whether it matches; None if our broker refuses the expression."""
     try:
         matched = find_matches(regex, texts)
     except UnusableRegex:

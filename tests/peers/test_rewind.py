@@ -72,7 +72,7 @@ def test_out_of_order_times_lose_nothing_and_skew_reaches_back(kafka_broker: Bro
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_an_active_member_prevents_the_rewind(kafka_broker: Broker, protocol: str) -> None:
-    """Rewind is refused while a group has a member, of either protocol (classic or KIP-848)."""
+    """Rewind is refused while the group has a member (classic protocol or KIP-848)."""
     topic, group = f"busy-{protocol}", f"busy-{protocol}-g"
     kafka_broker.create_topic(topic)
     send(kafka_broker, topic, [T0, T0 + 1])

@@ -1,4 +1,4 @@
-"""Each user sends the same requests of each API to Kafka and our broker, with the same results.
+"""Each user sends requests of each API to Kafka and our broker, and gets the same results.
 
 Kafka runs its StandardAuthorizer. There are thousands of pairs of a user and a request, so each
 test sends all requests of a user. Other tests take users with ACLs about administration, and run

@@ -25,7 +25,7 @@ GOOD: Final[dict[str, object]] = {
     "salted_password": bytes(32),
 }
 UNACCEPTABLE: Final = 93
-# Changes of a user that only our broker refuses, each with Kafka's error code.
+# Values of a user's fields that only our broker refuses, each with the code that Kafka returns.
 STRICTER: Final[dict[str, tuple[Mapping[str, object], int]]] = {
     "no salt": ({"salt": b""}, 0),
     "a long salt": ({"salt": bytes(1025)}, 0),

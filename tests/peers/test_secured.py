@@ -34,7 +34,7 @@ username="node" password="n" user_node="n" user_ada="p w;d";
 
 
 class SecuredBroker(Broker):
-    """The broker of the tests, with password authentication."""
+    """Kafka's broker of the tests, with a listener that requires a password."""
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
         secrets: ClientConfig = {

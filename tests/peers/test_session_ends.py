@@ -50,7 +50,7 @@ def doors(
 
 
 class Holder:
-    """A client with tokens, and the responses that the client received."""
+    """A client that authenticates by tokens, and the responses that it received."""
 
     def __init__(self, door: Door, client: RawClient) -> None:
         assert door.token is not None
@@ -153,7 +153,7 @@ def test_a_renewed_session_may_end_sooner_than_the_first(doors: tuple[Door, Door
 
 
 def test_a_second_reauthentication_within_a_second_disconnects(doors: tuple[Door, Door]) -> None:
-    """The session has ended, and the client reauthenticates twice within a second."""
+    """The token has expired, and the client reauthenticates twice within a second."""
     for door in doors:
         begun_s = now_s()
         told = heard(door, Holder.renew_twice)

@@ -75,7 +75,7 @@ def strict(it: Side) -> Iterator[object]:
 
 
 def nothing(it: Side) -> Iterator[object]:
-    """The response to a request for no bytes or no records comes at once, without records."""
+    """A request for 0 bytes or 0 records gets its response at once, without records."""
     it.produce(10)
     one = it.member()
     yield one.begin()

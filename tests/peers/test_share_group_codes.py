@@ -331,7 +331,7 @@ def places(
 ) -> Iterator[tuple[str, str]]:
     """Return the addresses of Kafka and our broker; both have the topics with the same ids.
 
-    Kafka's assignor orders partitions by id if they are otherwise equal.
+    The ids matter: Kafka's assignor orders partitions by id if they are otherwise equal.
     """
     settings = SETTINGS | {
         "group.share.assignment.interval.ms": "0",

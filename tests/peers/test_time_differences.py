@@ -105,7 +105,7 @@ def test_a_time_index_that_lost_its_end_hides_records_from_kafka(
 def test_kafka_deletes_recent_records_after_a_time_index_of_zeros(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """After a crash, Kafka's preallocated zeros remain: the last entry means 1970 (KAFKA-10207)."""
+    """A crash leaves the index's preallocated zeros; Kafka reads them as 1970 (KAFKA-10207)."""
     steps = [*(put(T0 + n) for n in range(5)), {"do": "roll"}, put(T0)]
     source = written(kafka_oracle, quick_path, steps, INDEXED)
     index = source / f"{FIRST}.timeindex"

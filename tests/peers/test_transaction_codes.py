@@ -107,7 +107,7 @@ def bumping(talk: TransactionTalk) -> None:
 
 
 def fencing(talk: TransactionTalk) -> None:
-    """Another instance starts while a transaction is open."""
+    """A second producer with the same transactional id starts while a transaction is open."""
     old = talk.init()
     talk.add(old)
     new = talk.init()

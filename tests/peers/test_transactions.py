@@ -260,7 +260,8 @@ class Script:
     def _until_marked(self, writer: Transacting) -> None:
         """Wait for the marker, and until the clock shows another millisecond.
 
-        If two markers have the same time, a lookup of the latest record finds the first marker.
+        Otherwise two markers could have the same time. The lookup of the record with the largest
+        time would then find the first one.
         """
         writer.until_ended(self.topic)
         clock = os_env().clock

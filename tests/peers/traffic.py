@@ -1,7 +1,7 @@
 """Seeded traffic: prepared batches, one per request, with the same bytes for both brokers.
 
-Times increase, decrease and repeat. There are producers with and without sequence numbers, every
-codec, records with headers and without values, and at times a batch that a broker must refuse.
+Times increase, decrease and repeat. Producers have sequence numbers or none, batches have every
+codec, and records may have headers or no value. Sometimes a broker must refuse a batch.
 """
 
 import random
