@@ -21,7 +21,7 @@ class Entry:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Rank among the records of a key; the record with the highest rank is the winner."""
+        """Rank among the records of a key; compaction keeps the record with the highest rank."""
         return self.version, self.offset
 
 

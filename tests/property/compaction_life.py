@@ -3,9 +3,9 @@
 All strategies are used. The winner of a key is its last record, its record with the highest time,
 or its record with the highest version in a header.
 
-Steps: appends of keyed records (a few keys, uniform or by Zipf's law, with tombstones), open,
-committed and aborted transactions, rolls, clock advances, cleanings, restarts, and cleanings that
-lose power at any call. After each step:
+The steps are appends of keyed records, transactions that commit, abort or stay open, rolls, clock
+advances, cleanings, restarts, and power losses at any call of a cleaning. The records have few keys
+(uniform or by Zipf's law), and some are tombstones. After each step:
 
 - Every remaining record is unchanged, at its offset.
 - A reader of committed records gets the model's last value of each key.
@@ -231,7 +231,7 @@ class Life:
                 entry.taken_ms = self.env.clock.now_ms()
 
     def clean_and_lose_power(self) -> None:
-        """Lose power before or after a random change of the disk during a cleaning.
+        """Clean, and lose power before or after a random one of the cleaning's disk writes.
 
         Every record that was durable before must remain.
         """

@@ -1,8 +1,8 @@
 """A log and its model run the same steps; everything is compared after each step.
 
 After each step the log, and a reader of its files, must have the model's records at their offsets.
-On each clock, lookups by time and reads of a time range must have the result of a full scan of the
-model. A separate seed draws the lookups, so that hypothesis draws only the steps.
+On each clock, lookups by time and reads of a time range must give the same result as a full scan of
+the model. The lookups are drawn from a separate seed; Hypothesis draws only the steps.
 """
 
 import random

@@ -47,7 +47,7 @@ def as_row(batch: Batch, record: Record) -> Row:
 
 
 def as_rows(batches: list[pa.RecordBatch]) -> list[Row]:
-    """Return the rows of record batches; times are integers, as some exceed Python's datetime."""
+    """Return the rows of record batches. Times are integers, because some exceed `datetime`."""
     rows: list[Row] = []
     for batch in batches:
         batch.validate(full=True)

@@ -44,7 +44,7 @@ def real(env: Env, _: random.Random) -> Worker:
 
 
 def plain(env: Env, dice: random.Random) -> Worker:
-    """Return a plain Python worker; two of three have a small map and need several passes."""
+    """Return a plain Python worker; two in three have a small map, and need several passes."""
     return PlainWorker(env, map_keys=dice.choice((1, 3, 1 << 30)))
 
 

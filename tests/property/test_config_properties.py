@@ -51,7 +51,7 @@ def settings_of(keys: tuple[ConfigKey, ...]) -> st.SearchStrategy[dict[str, str]
     return st.fixed_dictionaries({}, optional={key.name: texts_for(key) for key in keys})
 
 
-# A random minimum lag of compaction may exceed the random maximum lag, which is an error.
+# The minimum lag is left out: a random value may exceed the maximum lag, which is an error.
 FREE_KEYS = tuple(key for key in TOPIC_CONFIGS if key.name != "min.compaction.lag.ms")
 
 

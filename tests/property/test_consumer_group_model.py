@@ -112,7 +112,7 @@ class Consumers(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def crash_for_good(self, name: str) -> None:
-        """Let a member be silent until its session has ended; the others continue."""
+        """Send no heartbeat of a member until its session has ended; other members continue."""
         self._forget(name)
         for _ in range(2):
             self.world.wait(SESSION_MS // 2 + 1)

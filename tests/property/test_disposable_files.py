@@ -147,7 +147,7 @@ class Life:
         self._open()
 
     def write_beside(self) -> None:
-        """Append to the last segment like another program that stops without a shutdown mark."""
+        """Append to the last segment as another program does that stops uncleanly."""
         end = self.log.log_end_offset
         self.directory.close()
         name = max(name for name in logs.names(self.env) if name.endswith(".log"))

@@ -43,7 +43,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, latency_max: int = 500) -> World:
-    """Draw clusters A and B, a group's position on A, the largest latencies, and the clock skew."""
+    """Draw clusters A and B, a group's position on A, the largest latencies, and a clock skew."""
     skew = draw(st.sampled_from([0, 0, 30, 400]))
     latency = st.integers(-skew, latency_max)
     steps = draw(st.lists(st.tuples(st.integers(0, 200), latency, latency), min_size=1))

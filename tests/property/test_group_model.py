@@ -215,7 +215,7 @@ class GroupMachine(RuleBasedStateMachine):
                 client.forget(whole=False)
         group = self.group
         known = 0 if group is None else group.generation
-        # Generations that were not written to the log are lost, and their numbers are used again.
+        # A crash loses generations that were not in the log, so their numbers are used again.
         self.tokens = {at: token for at, token in self.tokens.items() if at <= known}
         self.hear()
 

@@ -40,7 +40,7 @@ class Sent:
 
     @property
     def data(self) -> bytes:
-        """Return the sent bytes; clients may start with any offset."""
+        """Return the bytes that the client sends; it may give the first record any offset."""
         return bytes(
             build_legacy_set(
                 self.records, magic=self.magic, codec=self.codec, base_offset=self.base

@@ -1,7 +1,7 @@
 """The log compared with a list: any order of appends, rolls, cuts, deletions, crashes and restarts.
 
-Eight tests with different settings: together 400 sequences of 15 steps in a plain run, 50,000 in a
-sweep. log_machine.py defines the steps and the checks after each.
+There are eight tests with different settings. Together they run 400 sequences of 15 steps, and
+50,000 in a sweep. log_machine.py defines the steps and the checks after each step.
 """
 
 from typing import ClassVar
@@ -41,7 +41,7 @@ class LogAppendTime(LogMachine):
 
 
 class CreateTimeRolls(LogMachine):
-    """Segments roll by record times; in one setting, a jitter makes segments roll earlier."""
+    """Segments roll by record times; one configuration has a jitter, so they roll earlier."""
 
     CONFIGS: ClassVar[Configs] = (
         {"segment.ms": "5000", "index.interval.bytes": "0"},

@@ -1,8 +1,8 @@
 """Retention by each clock compared with a model that reads every record.
 
-Without zone maps, only a bound of a segment's time may be known: the log may then keep the segment
-longer than the policy states, never shorter. With zone maps it deletes exactly what the model
-deletes.
+With zone maps, the log deletes exactly the segments that the model deletes. Without zone maps, the
+log may know only a bound of a segment's time. It may then keep the segment longer than the policy
+states, never shorter.
 """
 
 from math import gcd

@@ -56,7 +56,7 @@ class Model:
             self.start += 1
 
     def acquired(self, given: dict[int, int], member: str, deadline: int) -> None:
-        """Mark records as acquired, each with its delivery count."""
+        """Mark records as acquired; `given` has the delivery count of each offset."""
         for offset in sorted(given):
             while self.end <= offset:
                 self.rows[self.end] = Row(RecordState.ARCHIVED)
@@ -180,7 +180,7 @@ class ShareMachine(RuleBasedStateMachine):
             assert behind[-1] <= whole[1]
 
     def _skip(self, fetch_offset: int, base: int) -> None:
-        """Archive the available offsets of [fetch_offset, base), which the log no longer has."""
+        """Archive available offsets in [fetch_offset, base); the log has deleted their records."""
         for offset in range(max(fetch_offset, self.model.start), min(base, self.model.end)):
             row = self.model.rows[offset]
             if row.state is RecordState.AVAILABLE:

@@ -102,7 +102,7 @@ class Life:
 def closed_findings(env: SeededEnv) -> list[str]:
     """Return the findings that make a directory invalid after a clean stop.
 
-    Findings about zone maps are left out, because a zone map that recovery dropped is built later.
+    Findings about zone maps are left out: if recovery dropped a zone map, it is rebuilt only later.
     """
     found = counting(look(env))
     return [str(each) for each in found if not each.path.endswith(files.ZONES_SUFFIX)]

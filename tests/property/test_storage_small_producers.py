@@ -17,6 +17,7 @@ Step = tuple[str, int, int, int, int]
 
 TRANSACTIONAL = (2, 3)
 NEAR_THE_WRAP = 17  # a producer whose sequence numbers begin just below the maximum
+
 # Draws a step: kind, producer, record count, and the amounts by which sequence and epoch differ
 # from the expected values.
 step = st.tuples(

@@ -331,7 +331,7 @@ def test_a_compaction_beyond_the_planned_end_is_an_error(later_ms: int | None) -
 
 
 def test_an_inexact_query_is_refused_before_duckdb_reads() -> None:
-    """DuckDB would raise the error only while it reads, and with another text."""
+    """The error must come early: DuckDB would raise it only while it reads, with another text."""
     taken = [Step("put", b"a", b"1", 0), Step("put", b"a", b"2", 10), Step("roll")]
     env, _, middle = play_steps(taken, "offset", {"cleanup.policy": "compact"})
     clean(env)

@@ -284,7 +284,7 @@ def test_a_lookup_names_the_first_record_of_its_range(
             row for row in rows if (time := row.times[clock]) is not None and time >= middle + a
         ]
         if found is not None and found.offset not in every:
-            # Aborted records and markers have times as well, and Kafka returns them too.
+            # As in Kafka, a lookup may find an aborted record or a marker, which also have times.
             assert not late or found.offset < late[0].offset
         else:
             assert (found and found.offset) == (late[0].offset if late else None)
