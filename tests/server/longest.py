@@ -56,7 +56,7 @@ class Long(NamedTuple):
 
 
 def longest_lists() -> Iterator[Long]:
-    """Yield every list of every served API, with the last version whose requests have this list."""
+    """Yield every list of every API, with the last version in which requests have the list."""
     for row in ROWS:
         api = BY_KEY[row.key]
         versions = range(row.first, row.last + 1)

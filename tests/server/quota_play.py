@@ -81,7 +81,7 @@ class Client:
         return self._asker.next_response()
 
     async def answered(self) -> "DataclassInstance":
-        """Wait for the next response, over many loop iterations: a thread may prepare it."""
+        """Wait for the next response, for many loop iterations if a thread prepares it."""
         patience = Patience()
         while (found := await self.answer()) is None:
             patience.check("an answer")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 1 << 16
 _DEAD_NODE: Final = 77
-# An unreachable port: no test listens at port 9 ("discard").
+# An unreachable address, because no test listens at port 9 ("discard").
 DEAD_ADDRESS: Final = "127.0.0.1:9"
 
 

@@ -84,7 +84,7 @@ def add_acls(broker: Broker) -> None:
 def _add_acls(broker: Broker, boss: RawClient) -> None:
     acls = [creation(user, acl) for user, (some, _, _) in USERS.items() for acl in some]
     acls.append(creation("*", allow("READ", name="open")))
-    # This ACL is needed because librdkafka always looks up the coordinator of its group.
+    # Every user may read the group `none`: librdkafka always looks up its group's coordinator.
     acls.append(creation("*", allow("READ", ResourceType.GROUP, "none")))
     said = boss.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=acls))
     assert not any(each.error_code for each in said.results)

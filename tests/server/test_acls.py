@@ -113,7 +113,7 @@ def remove_all(broker: Broker) -> int:
 
 
 def acls_of(broker: Broker) -> int:
-    """Return the number of ACLs."""
+    """Return the number of ACLs that the broker has."""
     with login(broker, "boss") as boss:
         found = boss.ask(DESCRIBE_ACLS, 3, everything())
         return sum(len(resource.acls) for resource in found.resources)
@@ -188,7 +188,7 @@ class FullDisk(OsFileSystem):
 
 
 class LateFailure(OsFileSystem):
-    """A disk whose renames, while `fails` is set, give the file its new name and then fail."""
+    """A disk on which a rename takes place but then raises an error, while `fails` is set."""
 
     def __init__(self) -> None:
         self.fails = False

@@ -450,8 +450,8 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
             rewind = f"rewind --group {group} --topic flights:0 --to latest --execute"
             assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
             check(f"{readers} read these records")
-        # Group d has committed an offset only in the other partition, so this partition's records
-        # may be unread.
+        # Group d has committed an offset only in partition 1, so it may not have read the records
+        # of partition 0.
         rewind = "rewind --group d --topic flights:1 --to latest --execute"
         assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
         check(f"1 of 4 {groups} would lose unread records: d at most 3")

@@ -1,4 +1,4 @@
-"""Authentication by tokens (OAUTHBEARER) with three clients; the keys are in a file or at a URL."""
+"""Token authentication (OAUTHBEARER) of three clients; the broker's keys are a file or a URL."""
 
 import contextlib
 import importlib.util
@@ -346,7 +346,7 @@ class DrippingHead(Dripping):
 
 
 class EarlyTimer(threading.Timer):
-    """Timer that expires as soon as it starts, as if connecting took too long."""
+    """Timer that expires at once when started, which simulates a connection that takes too long."""
 
     def start(self) -> None:
         self.function()

@@ -34,7 +34,7 @@ def address_of(broker: Broker) -> Address:
 
 @dataclass
 class Served:
-    """A broker in this process, with the interface of the benchmark's broker process."""
+    """Address of a broker in this process, for benchmark code that expects a broker process."""
 
     bootstrap: str
     tls_port: int = 0

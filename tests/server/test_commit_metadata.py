@@ -1,4 +1,4 @@
-"""Commands describe and reset groups whose commits have a metadata text."""
+"""Commands can describe and reset a group that has committed offsets with a metadata text."""
 
 import pytest
 from tests.contracts.broker_commands import Shell, only
@@ -17,7 +17,7 @@ from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord, TopicPartition
 
 PLACE = TopicPartition("t", 0)
-# With texts of some lengths, the client library also returns random bytes after the text.
+# Texts of several lengths: for some lengths, the client library returns extra random bytes.
 TEXTS = ("", "a", "ab", "abc", "é" * 12, "x" * 200)
 
 

@@ -197,7 +197,7 @@ def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_killed_cleaner_is_reported_and_replaced(broker: Broker, tmp_path: Path) -> None:
-    """If the cleaner's process dies, its partition is unchanged; a new process runs later jobs."""
+    """If the cleaner's process dies, no partition changes, and a new process runs later jobs."""
     worker = CleanerProcess(1e308)
     worker.stop()
     with pytest.raises(CleaningFailed, match="stopped"):

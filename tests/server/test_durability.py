@@ -127,7 +127,7 @@ def test_a_damaged_partition_serves_its_valid_prefix_and_refuses_appends(
 
 
 def consume(broker: Broker, topic: str, count: int | None = None) -> list[bytes]:
-    """Return the values of the first records, or of all records up to the partition's end."""
+    """Return the values of the first `count` records; None means all records."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,

@@ -50,7 +50,7 @@ STAGES: Final = (
 
 
 class Crowd:
-    """A broker with a clock that the test advances, and an authenticated client."""
+    """A broker whose clock the test advances, and one client that has authenticated."""
 
     def __init__(self, running: Broker, clock: StandingClock, friend: RawClient) -> None:
         self.running = running

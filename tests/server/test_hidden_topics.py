@@ -80,7 +80,7 @@ def test_a_missing_group_is_reported_without_rights_on_its_topics(
     add(broker, "alice", allow("DELETE", ResourceType.GROUP, "gone"))
     topic = OffsetDeleteRequestTopic(name="flights", partitions=[PartitionIndex(partition_index=0)])
     with login(broker, "alice") as alice:
-        # The first FindCoordinator request creates the topic of group offsets.
+        # This request creates `__consumer_offsets`, because it is the first one about a group.
         find_coordinator(alice, "gone", GROUP_KEY)
         asked = OffsetDeleteRequest(group_id="gone", topics=[topic])
         said = until(

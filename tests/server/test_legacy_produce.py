@@ -71,7 +71,7 @@ def fetch(broker: Broker, version: int, offset: int, topic: str = TOPIC) -> Buff
 
 
 def read(broker: Broker, version: int, end: int, topic: str = TOPIC) -> tuple[list[Record], str]:
-    """Return all records, and a text with each batch's format as one digit."""
+    """Return all records, and a text with one digit per batch, which is its format."""
     seen: list[Record] = []
     magics = ""
     while len(seen) < end:
@@ -85,7 +85,7 @@ def read(broker: Broker, version: int, end: int, topic: str = TOPIC) -> tuple[li
 
 
 def send_old_sets(broker: Broker) -> int:
-    """Send sets of all codecs and formats by Produce v0 to v2, then a batch; return the log end."""
+    """Send sets of each codec and format by Produce v0 to v2, then a batch; return the log end."""
     end = 0
     for version in (0, 1, 2):
         for magic in (0, 1):
@@ -116,7 +116,7 @@ def check(broker: Broker, end: int) -> None:
             assert set(magics) == {"0", "1"}
         else:
             assert set(magics) == {"0"}
-    for offset in (12, 17, 23, 40, end - 1):  # records with a time, found by a lookup of this time
+    for offset in (12, 17, 23, 40, end - 1):  # records that have times
         assert lookup(broker, NOW + offset) == (offset, NOW + offset)
 
 
@@ -162,7 +162,7 @@ def test_librdkafka_with_its_old_versions_writes_and_reads(
 ) -> None:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-    topic = "t" * 100  # for short names the client's buffer for Metadata v0 is too small
+    topic = "t" * 100  # the client's buffer for Metadata v0 is too small for short names
     broker.call(lambda node: node.topics.create(topic, 1, {}))
     client = {
         "bootstrap.servers": broker.bootstrap_servers,

@@ -28,7 +28,8 @@ from tidelog.types import NewRecord
 
 TOPIC = "times"
 LAST = 11
-# The times of offsets 0 to 5. The log has two segments, and the largest time is in the first one.
+# Times of the records at offsets 0 to 5. The log has two segments; the first one has the largest
+# time.
 TIMES = [1_000, 3_000, 2_000, 2_500, 2_600, -1]
 
 

@@ -107,7 +107,7 @@ def held_by(
     with RawClient(metered.broker.bootstrap_servers) as client:
         for request in requests if len(requests) > 1 else requests * 3:
             gc.collect()
-            gc.freeze()  # so that the loop collects only the broker's garbage
+            gc.freeze()  # the loop then spends no time on the test's garbage
             metered.held_s()
             client.send(api, version, request)
             answer = client.receive()

@@ -86,7 +86,7 @@ def held_by(metered: MeteredBroker, long: Long, count: int, name: str | None) ->
     """Return the CPU seconds for which one request blocks the loop."""
     request = request_of(long, count, name)
     gc.collect()
-    gc.freeze()  # so that the loop collects only the broker's garbage
+    gc.freeze()  # the loop then spends no time on the test's garbage
     with RawClient(metered.broker.bootstrap_servers) as client:
         metered.held_s()
         with contextlib.suppress(ConnectionError):

@@ -85,7 +85,8 @@ def whole_frame(rng: random.Random, api: AnyApi, version: int, topic_id: UUID) -
 def damaged(rng: random.Random, frame: bytes) -> bytes:
     """Return a frame changed, cut, doubled or extended at up to four places, with a correct length.
 
-    One frame in seven stays undamaged, because its random content is already a test.
+    One frame in seven is returned undamaged, because a valid frame with random content is also a
+    test.
     """
     body = bytearray(frame[4:])
     for _ in range(rng.choice([0, 1, 1, 1, 1, 2, 4])):

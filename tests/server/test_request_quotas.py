@@ -25,8 +25,8 @@ class TestRequestTime:
             client, other = Client(world, clock), Client(world, clock)
             clock.work_ms = 30
             told = [await self._versions_ms(client) for _ in range(4)]
-            # 1 % allows a burst of 100 ms within ten seconds. A client that exceeds this waits for
-            # one window of a second.
+            # A quota of 1 % allows a burst of 100 ms within ten seconds. A client that exceeds the
+            # burst waits for one window, which is a second.
             assert told == [0, 0, 0, 1000]
             clock.work_ms = 0
             assert await client.is_silent()

@@ -1,6 +1,6 @@
 """`socket.send.buffer.bytes` sets the system's send buffer of a connection, as in Kafka.
 
-On loopback connections, the size is the system's unless the setting is given explicitly.
+A loopback connection has the system's default size unless the setting is given explicitly.
 """
 
 import asyncio

@@ -47,7 +47,7 @@ AGAIN = {
 
 
 class Member:
-    """A member with its own connection and one pending request at any time.
+    """A member that has its own connection and always one pending request.
 
     Attributes:
         assignment: The member's assignment in its generation; None before it has one.

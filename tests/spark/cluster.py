@@ -1,7 +1,7 @@
 """Small real Spark clusters on loopback; each is a few processes of the package pyspark.
 
 `Standalone` is a master and two workers of one core each, `ConnectServer` a Spark Connect server.
-Only processes started here are ended. `home` and `java_home` choose another Spark and another Java.
+A cluster ends only processes that it started. `home` and `java_home` select a Spark and a Java.
 """
 
 import os

@@ -36,7 +36,7 @@ def open_session(master: str, conf: Mapping[str, str] | None = None) -> "SparkSe
 
 
 def with_tests(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for a program that imports modules of tests."""
+    """Return environment variables for a program that imports test modules."""
     there = env.get("PYTHONPATH")
     return {**env, "PYTHONPATH": os.pathsep.join([str(ROOT), *([there] if there else [])])}
 
@@ -44,7 +44,7 @@ def with_tests(env: Mapping[str, str]) -> dict[str, str]:
 class Driver:
     """A driver in a process group of its own.
 
-    Its stderr is a file, because a driver that writes to a full pipe would stop.
+    Its stderr is a file. A pipe could become full, and the driver would block.
 
     Attributes:
         process: The driver's Python process, whose child is the JVM.

@@ -1,7 +1,6 @@
 """Executors of our standalone cluster: their processes, kills, and Spark's events about them.
 
-To find executors, the command lines of the workers' descendants are searched for the id of the
-application.
+Executors are descendants of the workers, and have the id of the application in their command line.
 """
 
 import json
@@ -22,7 +21,7 @@ LOCAL = "local"
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Return variables for the processes of a cluster: small JVMs, and a folder for their files."""
+    """Return environment variables for a cluster's processes: small JVMs, a folder for files."""
     return {
         "SPARK_LOCAL_DIRS": str(folder / LOCAL),
         "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
@@ -80,7 +79,7 @@ class Application:
         return set((self.processes.folder / LOCAL).glob("**/shuffle_*.data"))
 
     def is_busy(self) -> bool:
-        """Whether a job runs: the application's event log has more starts of jobs than ends."""
+        """Whether a job is running: the event log of the application has more starts than ends."""
         texts = [log.read_bytes() for log in self.events.glob("app-*")]
         kinds = [b'"SparkListenerJob%s"' % kind for kind in (b"Start", b"End")]
         begun, ended = (sum(text.count(kind) for text in texts) for kind in kinds)

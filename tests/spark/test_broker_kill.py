@@ -122,7 +122,7 @@ class Work:
 
 
 class Stream(Work):
-    """A query from files to a topic."""
+    """A streaming query that reads files and writes to a topic."""
 
     def __init__(self, spark: "SparkSession", broker: MortalBroker, work: Path) -> None:
         super().__init__(broker, work / "checkpoint")

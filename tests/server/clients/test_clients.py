@@ -101,9 +101,9 @@ def test_times_below_zero(served: Served, version: int) -> None:
 
 
 def test_a_log_without_times_differs_from_one_without_a_match(served: Served) -> None:
-    """For both kinds of logs, Kafka 4.3 responds that no record matches.
+    """If the log's format stores no times, tidelog responds with an error.
 
-    Tidelog responds with an error if the log's format stores no times.
+    Kafka 4.3 responds that no record matches, as for a log with times.
     """
     with RawClient(served.bootstrap) as raw:
         found = {

@@ -41,13 +41,13 @@ def _of_ours(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 @pytest.fixture(scope="module")
 def our_strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Our broker, which allows only what an ACL allows."""
+    """Our broker in strict mode: it allows only what an ACL allows."""
     yield from _of_ours("strict", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def our_loose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Our broker, which allows all operations on resources without ACLs."""
+    """Our broker in loose mode: it allows all operations on resources without ACLs."""
     yield from _of_ours("loose", tmp_path_factory)
 
 

@@ -253,7 +253,7 @@ def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     a = make_filled(tmp_path / "a", logs)
     b = make_filled(tmp_path / "b", [logs[0][:-1], logs[1]])
     page = tmp_path / "page.html"
-    assert spark is not None  # the command uses the existing session
+    assert spark is not None  # the command uses this session
     equal = tidelog("audit", a, a, "--topic", "ord.*", "-o", "json")
     assert (equal.code, equal.rows) == (0, [])
     assert f"{a} and {a} are equal: 30 keys in 1 topic" in equal.err

@@ -44,7 +44,7 @@ def compact(place: str) -> None:
 
 
 def sides(tmp_path: Path) -> tuple[str, str]:
-    """Create a log, compacted after later records, and a copy of `BEFORE` without k5 and k9."""
+    """Create a log compacted with later records, and a copy of `BEFORE` without k5 and k9."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     add(a, [BEHIND])
     compact(a)

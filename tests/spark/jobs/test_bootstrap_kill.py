@@ -117,7 +117,7 @@ class Run:
     def kill(self) -> None:
         """Kill the command and all its descendants, and wait for their end.
 
-        Spark's Python processes are in other process groups, and one of them may be committing.
+        Spark's Python processes, one of which may be committing, are in other process groups.
         """
         started = self._held()
         os.killpg(self.process.pid, signal.SIGKILL)

@@ -112,7 +112,7 @@ class TestDirectories:
     def test_the_command(self, spark: "SparkSession", tmp_path: Path) -> None:
         path, page = str(tmp_path / "data"), tmp_path / "page.html"
         make_log_dir(path, 8, steps=40)
-        assert spark is not None  # the command uses the existing session
+        assert spark is not None  # the command uses this session
         commits = [GroupOffset(TOPIC, 0, 3), GroupOffset(TOPIC, 1, 0)]
         write_group_offsets(os_env().files, path, GroupOffsets(START_MS, {"early": commits}))
         arguments = ("spark", "lag", path, "-o", "json", "--report", str(page))

@@ -86,7 +86,7 @@ def test_hours_of_a_range_and_single_partitions(spark: "SparkSession", tmp_path:
 def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     path, page = str(tmp_path / "data"), tmp_path / "page.html"
     make_log_dir(path, 7, steps=50)
-    assert spark is not None  # the command uses the existing session
+    assert spark is not None  # the command uses this session
     ended = tidelog("spark", "latency", path, "-o", "json", "--report", str(page))
     assert ended.code == 0, ended.err
     rows = [row for row in ended.rows if row["clock"] == "append"]

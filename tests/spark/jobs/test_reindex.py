@@ -124,7 +124,7 @@ def test_damage_is_reported_and_not_repaired(spark: "SparkSession", tmp_path: Pa
 def test_the_command_ends_as_the_doctor_does(spark: "SparkSession", tmp_path: Path) -> None:
     data, page = tmp_path / "data", tmp_path / "page.html"
     make_log_dir(str(data), 4, steps=40)
-    assert spark is not None  # the command uses the existing session
+    assert spark is not None  # the command uses this session
     assert tidelog("spark", "reindex", str(data), "--verify").code == Verdict.SOUND
     index = min(data.glob(f"{TOPIC}-0/*.index"))
     index.write_bytes(b"\xff" * 64)

@@ -80,8 +80,8 @@ def test_records_are_replayed_to_a_broker_and_back(
         "rate": Rate(40),
         "progress": str(tmp_path / "progress.json"),
     }
-    # The run ends when a chunk is written but not recorded: the restart writes the chunk again, but
-    # the broker keeps it only once.
+    # The first run ends after it has written a chunk, but before it records this. The second run
+    # writes the chunk again, but the broker keeps it only once.
     dying = Replay(Place(source), "tides", **options, wait=lambda _seconds: None)
     write = dying._write
     count = 0

@@ -204,7 +204,7 @@ def gap_rows(oracle: Oracle, broker: Broker) -> list[Row]:
 
 
 def fill_directory(path: str, gaps: Path) -> None:
-    """Create the same topics in our directory; the topic with gaps is copied as by a standby.
+    """Create the same topics in our directory. The topic with gaps is copied, as a standby does.
 
     Args:
         path: The new directory.

@@ -175,7 +175,7 @@ MIDDLE = (
     f"timestamp >= timestamp_micros({T0 + 300_000}500) and value is null and"
     f" timestamp < timestamp_millis({T0 + 9**6})"
 )
-# Filters in SQL, each with an equal function in Python.
+# Each filter in SQL, and a Python function that selects the same rows.
 FILTERS: "list[tuple[str, Callable[[Row], bool]]]" = [
     (
         f"topic = '{RECORDS}' and partition = 1 and offset >= 5 and offset < 40",
