@@ -231,7 +231,7 @@ class Life:
                 entry.taken_ms = self.env.clock.now_ms()
 
     def clean_and_lose_power(self) -> None:
-        """Clean, and lose power before or after a random one of the cleaning's disk writes.
+        """Clean, and lose power before or after a random one of the cleaning's disk changes.
 
         Every record that was durable before must remain.
         """
