@@ -2,10 +2,11 @@
 
 CPU time, unlike elapsed time, hardly depends on other work on the machine. The measured time is
 that of the test's process and of all processes that it has started (Java's, too), running or ended.
-Each process of a run appends one line per test, and per fixture that takes at least 0.05 s, to a
-file in the directory TIDELOG_COSTS: seconds, kind (the fixture's scope) and name. The command
-`python -m tests.costs DIRECTORY` prints each folder's total time, and the most expensive tests and
-fixtures. The cost of a fixture is also part of the cost of the first test that requests it.
+Each process of a run appends lines to a file in the directory TIDELOG_COSTS: one line per test, and
+per fixture that takes at least 0.05 s. A line has the seconds, the kind (`test`, or a fixture's
+scope) and the name. The command `python -m tests.costs DIRECTORY` prints each folder's total time,
+and the most expensive tests and fixtures. The cost of a fixture is also part of the cost of the
+first test that requests it.
 """
 
 import os

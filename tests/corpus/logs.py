@@ -1,4 +1,4 @@
-"""The directory of topics for commands and Spark's options; it is always the same.
+"""Creates the directory of topics for the recorded commands; its bytes are always the same.
 
 | topic | special content |
 |---|---|

@@ -45,7 +45,7 @@ def _names_of(module: ModuleType) -> dict[str, object]:
 
 
 def resolved(annotation: object, module: ModuleType) -> object:
-    """Return the annotation; if it is a string, return what it evaluates to in the module."""
+    """Return the annotation; a string is first evaluated with the names of its module."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):

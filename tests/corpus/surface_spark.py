@@ -35,7 +35,7 @@ import tidelog.spark
 from pyspark_tidelog import DefaultSource
 
 FLIGHTS: Final = {"path": "logs", "subscribe": "flights"}
-# Options of a read, by entry: they replace or extend those of FLIGHTS.
+# Sets of options for a read, by entry. They replace or extend the options in FLIGHTS.
 READS: Final[dict[str, list[dict[str, str]]]] = {
     "places": [
         {},

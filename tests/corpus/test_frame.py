@@ -1,4 +1,4 @@
-"""The corpus's frame stores, compares and accepts entries."""
+"""Tests of the corpus's own code, which stores, compares and accepts entries."""
 
 import os
 import subprocess

@@ -7,8 +7,8 @@ from tests.corpus.shell import run
 from tests.corpus.surface_help import helps
 from tests.corpus.transcripts import SCENES, commands_of, scenes
 
-# Options that choose how a table is printed. Every command with `--format` has them; some scenes
-# use them.
+# Options that choose how a table is printed. Every command with `--format` has these options, but
+# only some scenes use them.
 OF_TABLES = {"--wide"}
 _OPTION = re.compile(r"^  (-.+?)(?:  |$)", re.MULTILINE)
 
@@ -20,7 +20,7 @@ def options(text: str) -> set[str]:
 
 
 def used() -> dict[tuple[str, ...], set[str]]:
-    """Return the words of all commands in scenes, by the first 0, 1 and 2 words of the command."""
+    """Return the words of all commands in scenes, keyed by a command's first 0, 1 and 2 words."""
     found: dict[tuple[str, ...], set[str]] = {(): set()}
     for path in SCENES.glob("*.txt"):
         for scene in scenes(path.stem):

@@ -34,7 +34,7 @@ with tidelog.open(sys.argv[1], writable=True):
 
 
 class World:
-    """The world of one scene; processes that it has started end with the scene.
+    """State of one scene. Processes that the scene has started end with the scene.
 
     Attributes:
         variables: Environment variables of commands.

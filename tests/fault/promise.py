@@ -77,7 +77,7 @@ class LogPromise:
         batches: First offset and end offset (exclusive) of each batch.
         sent: Batches of idempotent producers, in order.
         start: The requested log start offset.
-        durable_end: Offset below which everything has to survive, exclusive.
+        durable_end: Exclusive end of the offsets whose records have to survive.
         epoch: The highest leader epoch of any acknowledged append, even if its records are lost.
     """
 

@@ -65,7 +65,7 @@ def is_of_records(failed: str) -> bool:
     return failed.startswith("sync /") and failed.endswith((".log", ".appendtime"))
 
 
-# ---- within an append
+# ---- a failed sync within an append
 
 
 @pytest.mark.parametrize("config", [{"flush.messages": "1"}, {"flush.ms": "0"}, SMALL])
@@ -102,7 +102,7 @@ def test_an_append_that_finds_no_room_leaves_none(config: Mapping[str, str]) -> 
     assert seen
 
 
-# ---- in deferred work, with the partition offline already
+# ---- a failed sync in deferred work, while the partition is already offline
 
 
 def offline_by_append(env: SeededEnv, log: Log) -> None:
@@ -189,7 +189,7 @@ def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
     assert_all_is_durable(env, [FIRST, SECOND])
 
 
-# ---- at a start
+# ---- a failed sync at a start
 
 
 def test_a_failed_sync_of_a_log_truncated_at_the_start_leaves_a_mark() -> None:

@@ -293,7 +293,7 @@ def test_without_room_for_it_no_part_of_the_copy_stays() -> None:
 
 
 def test_an_append_without_room_leaves_no_mark() -> None:
-    """Without a mark, a start needs no space for copies, so retention can free some space."""
+    """An append without space leaves no mark, so the next start needs no space for copies."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     log.append([NewRecord(value=b"written")])

@@ -3,7 +3,7 @@
 - `tides`: two partitions with appends, transactions and idempotent producers.
 - `stamped`: a topic with LogAppendTime that syncs each append (`flush.messages` is 1).
 - `copy`: a follower's partition, to which a leader's batches are appended unchanged, with gaps in
-their offsets.
+  their offsets.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -48,7 +48,7 @@ class Workload:
         self.files = self.env.files
         self.draw = random.Random(seed)
         self.options = WRITABLE
-        # Workloads with even seeds also sync within appends.
+        # With an even seed, some appends also sync the log.
         self.settings = SETTINGS if seed % 2 else {**SETTINGS, "flush.messages": "9"}
         self.story: Story[DirPromise] = Story(self.files, DirPromise())
         # The partition that the next step uses, and the workload's state of each partition.

@@ -26,7 +26,7 @@ class DamageFileSystem(Machine):
 
     @property
     def calls(self) -> int:
-        """How many changing calls were made; also the index of the next one, as in `Fault.call`."""
+        """Number of changing calls so far, and so the index (`Fault.call`) of the next one."""
         return self.writes.calls
 
     def settle(self) -> None:
@@ -175,7 +175,7 @@ class DamageFileSystem(Machine):
         self.record(path, Unlink(node.number, parent.number, name))
 
     def rename(self, source: str, target: str) -> None:
-        """Rename; a file at `target` is replaced, and so is an empty directory by a directory."""
+        """Rename. A file may replace a file, and a directory may replace an empty directory."""
         self._tree.check_rename(source, target)
         self.writes.enter("rename", source)
         old_parent, old_name = self._tree.place(source)

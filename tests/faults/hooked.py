@@ -114,7 +114,7 @@ class _WarmFile:
 
 
 class WarmDisk(FailingDisk):
-    """A disk that reports all its bytes as in memory, even if the page cache lacks them."""
+    """A disk that reports all its bytes as cached in memory, even if they are not."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         return cast("File", _WarmFile(super().open(path, write=write, create=create)))

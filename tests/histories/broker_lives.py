@@ -127,7 +127,7 @@ class Lives:
         return Life(node, files, work)
 
     def doom(self, calls: int | None = None) -> None:
-        """Let the broker be killed at one of its next calls, or in the next end of a transaction.
+        """Let the broker be killed at one of its next calls, or while the next transaction ends.
 
         Args:
             calls: Number of changing calls before the kill. If None, the seed decides between a

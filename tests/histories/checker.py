@@ -55,7 +55,7 @@ class _Read(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """A history, its transactions and writes by value, and all of its reads."""
+    """A history, with its transactions and its writes indexed by value, and all of its reads."""
 
     history: History
     owners: dict[int, Transaction] = field(init=False)

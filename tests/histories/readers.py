@@ -31,7 +31,7 @@ class Reader(Client):
     runs: int = 0
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Read until `is_over()`; sometimes start again at offset 0 of a random partition."""
+        """Read until `is_over()` holds; sometimes start again at offset 0 of a random partition."""
         partition, at = self._begin()
         while not is_over():
             with suppress(Died):

@@ -13,7 +13,8 @@ from tests.histories.transactors import QUICK_MS, QUICKLY, Confluent, Failed, Tr
 from tests.worlds.waiting import Patience
 
 POLL_S: Final = 0.05
-# Time in ms for which a fetch waits for records, so an idle consumer sends ten requests a second.
+# Maximum time in ms that a fetch waits for records. So an idle consumer sends ten requests per
+# second.
 FETCH_WAIT_MS: Final = 100
 READ_AT_ONCE: Final = 20
 POLLS_OF_A_RUN: Final = range(1, 30)
@@ -139,7 +140,7 @@ class RealReader(RealClient):
     """A consumer of committed records of one partition at a time."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Read until `is_over()`; sometimes start again at offset 0 of a random partition."""
+        """Read until `is_over()` holds; sometimes start again at offset 0 of a random partition."""
         consumer = reading(self.bootstrap, f"{self.name}-{self.names.seed}")
         run = 0
         while not is_over():

@@ -56,7 +56,7 @@ from tidelog.types import NewRecord
 
 # Error codes for an old epoch or a missing transaction: a timeout or a rival ended the transaction.
 FENCED: Final = frozenset({47, 48, 49, 90, 120})
-# Probability that a rival takes the id during a transaction.
+# Probability that a rival takes the transactional id during a transaction.
 RIVALS: Final = 0.1
 
 

@@ -105,9 +105,9 @@ class Reach:
         return self._seconds.get(test, 1.0)
 
     def _cost(self, test: str, near: Path) -> float:
-        """Return a test's seconds, divided by 10 for a test of the changed module's package.
+        """Return a test's cost: its seconds, divided by 10 for a unit test of the changed package.
 
-        Such a test more likely detects the change.
+        A unit test of this package more likely detects the change, so it runs earlier.
         """
         is_near = Path(test).is_relative_to("tests/unit" / near)
         return self.seconds(test) * (0.1 if is_near else 1)

@@ -142,7 +142,7 @@ class Pair:
         return found
 
     def failover(self, *arguments: str) -> Result:
-        """Run the command, which must show a plan."""
+        """Run `tidelog failover`, which must print a plan; return the result."""
         result = self._run(*arguments)
         assert result.out, result.err
         return result
@@ -156,7 +156,7 @@ class Pair:
     def sampled(
         self, is_enough: Callable[[Result], bool], *more: str, least_s: int
     ) -> tuple[int, Result]:
-        """Run with sampling; repeat with more seconds until there are enough samples."""
+        """Run with sampling; repeat with a longer sampling time until there are enough samples."""
         return with_time(
             lambda seconds: self._run("--sample-for", f"{seconds}s", *more),
             is_enough,

@@ -216,8 +216,8 @@ def _legacy(rng: random.Random, records: list[NewRecord], offset: int) -> bytes:
     if magic == 0:
         records = [NewRecord(key=r.key, value=r.value, timestamp=-1) for r in records]
     if codec is not Codec.NONE and magic == 1:
-        # Both sides treat a wrapper with outer offset 0 as if its first record had offset 0, which
-        # is right only for a wrapper of one record.
+        # Both sides read a compressed message set with outer offset 0 as if its first record had
+        # offset 0. This is right only for a set of one record.
         records = records if offset + len(records) > 1 else records[:1]
     return bytes(build_legacy_set(records, magic=magic, codec=codec, base_offset=offset))
 

@@ -1,6 +1,6 @@
 """tidelog and Kafka append in turn, Kafka compacts and truncates, append times stay right.
 
-Every record's value is unique, so the model has each record's append time and writer.
+Every record's value is unique. So the model can keep each record's append time and writer by value.
 """
 
 import random
@@ -100,7 +100,7 @@ def check(model: Model, ours: OurLog) -> int:
 
 
 def kafka_session(model: Model, oracle: Oracle, directory: Path) -> None:
-    """Run some of a broker's changes to a partition."""
+    """Let Kafka's log make some random changes to the partition."""
     model.leader_epoch += 1
     steps: list[Step] = []
     for _ in range(model.rng.randrange(1, 5)):

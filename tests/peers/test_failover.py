@@ -272,7 +272,7 @@ def test_a_cluster_that_does_not_exist_is_named(pair: Pair) -> None:
     said = "127.0.0.1:1: could not"
     _, (code, err) = with_time(
         lambda seconds: gone.refused("--max-latency", "1s", "--timeout", f"{seconds}s"),
-        lambda told: said in told[1],  # the message does not name A, which exists
+        lambda told: said in told[1],  # the message names the missing cluster, not A
         least_s=1,
     )
     assert code == 1

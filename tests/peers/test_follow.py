@@ -203,7 +203,7 @@ def test_a_standby_that_was_promoted_and_follows_again(
 def test_append_times_do_not_decrease_at_a_promoted_standby_with_a_slow_clock(
     kafka_oracle: Oracle, broker: Broker, tmp_path: Path
 ) -> None:
-    """The example of KIP-32's first draft with broker0 and broker1; here broker0 is real Kafka."""
+    """The example of broker0 and broker1 in KIP-32's first draft; real Kafka is broker0 here."""
     broker.create_topic("slow", message_timestamp_type="LogAppendTime")
     produce(kafka_oracle, broker, "slow", [NewRecord(key=b"k", value=b"m0")])
     copied(broker, tmp_path, "slow")

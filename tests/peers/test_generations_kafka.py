@@ -1,4 +1,4 @@
-"""Kafka's cleaner cleans logs after our generational cleaner, when all horizons have passed.
+"""Kafka cleans logs that our generational cleaner has cleaned; all delete horizons have passed.
 
 Our cleaner skips segments with little garbage. So older records of a key may remain in such
 segments, although later segments are cleaned. Kafka assumes that every key has at most one record

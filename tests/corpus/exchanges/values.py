@@ -16,9 +16,9 @@ class Field:
 
     Attributes:
         name: Its name, from kio if kio has the version.
-        kind: A kind of Kafka's protocol, or `struct`.
-        is_array: Whether it is an array of that kind.
-        nullable: Whether the field may be null, if it is a struct.
+        kind: The field's type in Kafka's protocol, or `struct`.
+        is_array: Whether the field is an array of values of that kind.
+        nullable: Whether a field of kind `struct` may be null.
         tag: The number of a tagged field.
         fields: Fields of a struct.
         default: The value that is sent if a request gives no value for the field.

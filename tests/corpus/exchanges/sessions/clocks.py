@@ -18,7 +18,7 @@ TOPICS = {
 
 
 def play(home: Path) -> Stage:
-    """Append batches 700 ms apart with create times about an hour old; look up by both clocks."""
+    """Append batches 700 ms apart, with create times an hour before; look up by both clocks."""
     with Stage(home) as stage:
         for topic, configs in TOPICS.items():
             stage.create_topic(topic, 1, **configs)

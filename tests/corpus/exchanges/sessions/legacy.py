@@ -1,4 +1,4 @@
-"""Old clients: versions that `tidelog.legacy.clients` serves, and records in old formats."""
+"""Old clients: API versions that `tidelog.legacy.clients` serves, and records in old formats."""
 
 from pathlib import Path
 
