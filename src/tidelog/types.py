@@ -18,7 +18,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class ArrowStream(Protocol):
-    """Rows as an Arrow stream, such as a `pyarrow.Table`, or a data frame of Polars or pandas."""
+    """Rows as an Arrow stream, such as an Arrow table, or a data frame of Polars or pandas."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a capsule with the stream."""
