@@ -1,8 +1,8 @@
 """Executors of a cluster are killed while a stream, a bootstrap and a mirror write a directory.
 
 The driver keeps running, and Spark repeats the killed executors' tasks in other executors. SIGKILL
-ends one or both executors, but not their Python processes. It is sent after a drawn step of the
-work that is visible on disk. Meanwhile readers see only whole commits of each partition.
+ends one or both executors, but not their Python processes. The signal is sent after a random step
+of the work has become visible on disk. Meanwhile readers see only whole commits of each partition.
 """
 
 import json
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     import subprocess
 
 LOOK_S = 0.2
-# Exclusive upper bound of the random count of pauses between the visible step and the kill.
+# Between the visible step and the kill, the test makes a random number of pauses, less than this
+# number.
 STEPS_MAX = 30
 STAGED = "*/*.stag*"
 BOOTSTRAP_TASKS = 16
@@ -89,7 +90,7 @@ class Killing:
         work.wait_for(is_time)
         ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)
-        # `is_done` is called after the kill: if the work was done before, Spark need not notice
+        # `is_done` is called after the kill. If the work was already done, Spark may not notice
         # that executors are lost.
         self.killed = 0 if is_done() else killed
         self.look()

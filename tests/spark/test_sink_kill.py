@@ -41,7 +41,7 @@ class Child(Driver):
 
         def is_there() -> bool:
             found[:] = [pid for pid in descendants(self.process.pid) if name in command_of(pid)]
-            if name == WORKER:  # the first one is the daemon, which only forks
+            if name == WORKER:  # the first process is the daemon, which only forks workers
                 found[:] = found[1:]
             return bool(found)
 
@@ -52,7 +52,7 @@ class Child(Driver):
         try:
             os.kill(draw.choice(found), signal.SIGKILL)
         except ProcessLookupError:
-            return False  # the process has ended before
+            return False  # the process ended before the signal was sent
         return True
 
 

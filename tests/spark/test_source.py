@@ -43,7 +43,7 @@ EVERYTHING = (
 
 
 class Row(NamedTuple):
-    """A row that can be compared."""
+    """A row of a read as Python values, so that tests can compare rows."""
 
     key: bytes | None
     value: bytes | None

@@ -28,8 +28,8 @@ def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
         assert driver.wait_for((work / "checkpoint/commits/0").exists), driver.finish()
         if number < 4 and not done:
             append(root, {"t": {0: RECORDS, 1: RECORDS}}, per_batch=50)
-        # Every tenth entry of Spark's log of written files is a compacted entry, whose name ends
-        # differently.
+        # Spark compacts its log of written files at every tenth entry. The name of a compacted
+        # entry ends in .compact.
         names = {str(number), f"{number}.compact"}
         is_there = driver.wait_for(lambda: any((work / folder / name).exists() for name in names))
         assert is_there, driver.finish()

@@ -1,7 +1,7 @@
 """The checks of tests/tidy as functions from text to findings.
 
-So tests can also call a check with text that has a planted problem. A finding is one line: file,
-line, problem.
+Because they take text, tests can also call a check with text that has a planted problem. A finding
+is one line: file, line, problem.
 """
 
 import ast
@@ -252,7 +252,7 @@ class CodeNames:
         self, name: str, module: tuple[str, ...], names: frozenset[str], at_top: bool
     ) -> bool:
         if name in names or re.search(r"(?:^|\.)[a-z]+[A-Z]", name):
-            return True  # an existing name, or a name of Java
+            return True  # an existing name, or a Java name in camel case
         if re.fullmatch(r"[a-z_]+(/[a-z_]+)*(\.py|/)", name):
             homes = [self.package.joinpath(*module[1:length]) for length in range(len(module) + 1)]
             return any((home / name).exists() for home in [*homes, ROOT])

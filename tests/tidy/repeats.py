@@ -19,8 +19,8 @@ def repeated_functions(sources: Mapping[str, str]) -> list[str]:
     """
     places: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for path, source in sources.items():
-        # Inner functions are compared first, because the comparison of an outer function renames
-        # the variables of its inner functions.
+        # The comparison of an outer function also renames variables of its inner functions, so
+        # inner functions are compared first.
         for node in reversed(list(ast.walk(ast.parse(source)))):
             if isinstance(node, Function) and (body := _body(node)):
                 places[body].setdefault(path, f"{path}:{node.lineno} {node.name}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.tidy.checks import ROOT
 
-# Plural nouns that may follow a count in commands' texts. The list omits bytes, because their
-# counts are always above one.
+# Plural nouns that may follow a count in commands' texts. `bytes` is not in the list, because
+# counts of bytes are always above one.
 _COMMANDS = Path(ROOT, "src", "tidelog", "cli")
 _NOUNS = re.compile(
     r" (changes|entries|files|findings|groups|keys|members|messages|offsets|partitions|places"

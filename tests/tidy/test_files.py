@@ -33,7 +33,7 @@ def test_no_banned_words() -> None:
 
 
 def test_tests_skip_only_what_ci_would_fail() -> None:
-    """Of the exceptions, `./run coverage` loads measured.py, which CI does not."""
+    """tests/measured.py may skip tests, because only `./run coverage` loads it, not CI."""
     exceptions = {"tests/worlds/needs.py", "tests/measured.py", "tests/tidy/checks.py"}
     others = [path for path in PYTHON if checks.name_of(path) not in exceptions]
     assert gather({path: checks.own_skips(path.read_text()) for path in others}) == []

@@ -36,7 +36,7 @@ STRUCTS: tuple[Struct, ...] = (
 
 
 def zone_map() -> bytes:
-    """Return the map of the example."""
+    """Build the zone map of the page's example."""
     return build_plain(MemorySegment(100, BATCH, AppendTimes(100, TOPIC_ID), 106), {})
 
 

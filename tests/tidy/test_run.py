@@ -1,8 +1,8 @@
 """`./run`: the state after a failed or killed set-up, and calls that need no set-up.
 
-The script is copied into an empty checkout. A stand-in for Python replaces venv and pip. It
-records each call in `calls`, fails if the file `fail` requests it, and waits if the file `hang`
-requests it. Java is replaced by a stand-in, too.
+The script is copied into an empty checkout. A stand-in for Python replaces venv and pip. It records
+each call in `calls`, fails if the file `fail` requests it, and waits if the file `hang` requests
+it. Another stand-in replaces Java.
 """
 
 import os

@@ -39,7 +39,7 @@ class Peer:
     def answer(self, *codes: int) -> "AddPartitionsToTxnRequest | ProduceRequest | EndTxnRequest":
         """Receive and return a request.
 
-        Respond with a code for each partition, or one for EndTxn.
+        Respond with one error code for each partition; for EndTxn, with a single code.
         """
         size = struct.unpack(">i", self._sock.recv(4, socket.MSG_WAITALL))[0]
         got = read_request(self._sock.recv(size, socket.MSG_WAITALL))

@@ -35,7 +35,7 @@ def test_uniform_updates_write_a_fraction_of_brute_force() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_yields_of_earlier_cleanings_make_the_estimate_no_better(kind: str) -> None:
-    """Compared with samples, yields alone save no writes; yields and samples save 2 % at most.
+    """Yields instead of samples save no writes; yields in addition to samples save at most 2 %.
 
     With yields alone, the model even gets the exact live size of the whole log.
     """

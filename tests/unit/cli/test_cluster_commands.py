@@ -53,7 +53,7 @@ def lag_options(**more: object) -> LagOptions:
 
 @dataclass(slots=True)
 class Desk:
-    """A cluster with four records, ten seconds apart. The group has read one of them."""
+    """A cluster with four records, ten seconds apart, and a group that has read one record."""
 
     cluster: FakeCluster = field(default_factory=FakeCluster)
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW))

@@ -91,8 +91,8 @@ def test_brute_force_is_not_planned_by_the_bound_of_generations(tmp_path: Path) 
     with tidelog.open(str(tmp_path), writable=True) as log:
         for _ in range(40):
             log.append("t", [tidelog.NewRecord(key=b"0", value=b"v" * 100)])
-    # The log is many times larger than its live records, but this scheduler doesn't limit that
-    # ratio.
+    # This scheduler sets no limit to the size of the log relative to its live records, which are a
+    # small part of this log.
     rows, told = _show(tmp_path)
     assert "t-0: not due" in told
     assert "bound" not in told

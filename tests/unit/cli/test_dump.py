@@ -108,7 +108,7 @@ def test_a_partition_of_apache_kafka_has_no_findings(cli: Cli) -> None:
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".appendtime"])
 def test_a_flipped_byte_is_found(flights: Cli, partition: Path, suffix: str) -> None:
-    """Flip a bit of each byte in turn; in a log, only of every third byte from byte 17 to byte 76.
+    """Flip a bit in one byte after the other; in a log, in every third byte from 17 to 76.
 
     A batch's checksum does not cover the batch's first 17 bytes.
     """

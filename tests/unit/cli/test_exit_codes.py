@@ -185,7 +185,7 @@ def test_the_documentation_lists_all_exit_codes() -> None:
 
 
 def test_commands_with_codes_of_their_own_are_listed() -> None:
-    """If a help text gives exit code 1 or 3 an unusual meaning, docs/cli.md lists the command."""
+    """docs/cli.md lists each command whose help gives exit code 1 or 3 an unusual meaning."""
     text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
     own = text.partition("further codes of their own: ")[2].partition("\n\n")[0]
     codes = {"0": "", "1": "failed|error", "2": "", "3": "usage"}

@@ -39,7 +39,7 @@ ASKED: dict[str, object] = {
 
 
 def typed(texts: dict[str, object]) -> tuple[Request, FailoverOptions]:
-    """Split option texts into the command's options and the plan's; add the plan's defaults."""
+    """Divide options into those of the command and those of the plan; add the plan's defaults."""
     declared = {name: one.default for name, (_, one) in options_of(FailoverOptions).items()}
     options = declared | {name: text for name, text in texts.items() if name in declared}
     others = {name: text for name, text in texts.items() if name not in declared}
@@ -173,7 +173,8 @@ def test_the_sample_is_printed(pair: Pair) -> None:
 
 
 def test_offsets_that_would_miss_records_are_not_committed(pair: Pair) -> None:
-    # The search time is the create time of b, the last consumed record; "late" is older than b.
+    # The group last consumed b, so the search time is the create time of b. The record "late" was
+    # created before b.
     a, b = MemoryCluster("a:1").create(TOPIC), MemoryCluster("b:1").create(TOPIC)
     created = {"a": 0, "late": 500, "b": 1_000, "c": 2_000}
     for cluster, values in ((a, ("a", "b", "c", "late")), (b, ("a", "late", "b", "c"))):

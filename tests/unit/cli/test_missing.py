@@ -34,7 +34,8 @@ APPEND = "flights-0 starts at offset 2, whose append time is 2023-11-15 00:13:20
 @pytest.mark.parametrize(
     "words",
     [
-        # Deleted records may have had the same time as the first remaining record.
+        # This range starts at the time of the first remaining record. Deleted records may have had
+        # the same time.
         ("count", "flights", "--from", str(FIRST)),
         ("count", "flights:0", "--during", f"{NOW}..{NOW + HOUR}"),
         ("count", "flights", "--by", "hour", "--from", str(NOW), "-o", "json"),

@@ -366,8 +366,8 @@ class TestLatency:
     def test_records_lost_by_watermark_delays_are_counted(self, topic: Cli) -> None:
         delays = ("--delay", "4s", "--delay", "10ms", "--delay", "1h")
         result = topic.ok("latency", "flights", "--late", "-o", "json", *delays)
-        # Three records are older than the largest time before them: by 4,990 ms, by 17 ms, and by
-        # 3,599,900 ms (this record follows the record of NOW + 1 h - 100 ms).
+        # Three records are late: their times are 4,990 ms, 17 ms and 3,599,900 ms below the largest
+        # earlier time. The third of them follows the record of NOW + 1 h - 100 ms.
         assert [(row["delay_ms"], row["lost"]) for row in result.objects] == [
             (10, 3),
             (4_000, 2),

@@ -67,7 +67,7 @@ def test_retain_prints_a_line_for_each_partition(topic: Cli) -> None:
 def test_a_plan_considers_the_former_rounding_of_append_times(cli: Cli, clock: str) -> None:
     """Stored append times were rounded down, so records may have arrived later.
 
-    The granularity was changed afterwards, so the plan must not use the present granularity.
+    The topic's granularity was changed later, so the plan must use the former granularity.
     """
     rounding = "tidelog.append.time.granularity.ms"
     settings = (f"{rounding}=60000", "segment.ms=1", f"tidelog.retention.clock={clock}")
@@ -196,7 +196,7 @@ def test_produce_reports_rows_that_retention_will_delete(
 
 
 def test_produce_reports_if_only_a_broker_would_delete_rows(cli: Cli) -> None:
-    """Only a broker, by its default retention, deletes rows of a topic without `retention.ms`."""
+    """Without `retention.ms`, only a broker deletes rows: it has a default retention."""
     cli.ok("create", "t")
     old = ("produce", "t", "--value", "x", "--time", str(NOW - 30 * DAY))
     said = cli.ok(*old).err

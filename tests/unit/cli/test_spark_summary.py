@@ -61,7 +61,7 @@ def test_many_topics_with_times_before_and_after_1970_have_two_rows_each() -> No
 
 
 def test_the_line_about_a_reindex_counts_all_partitions_and_the_directory() -> None:
-    """No two counts that are added are equal, so a missing part changes a sum."""
+    """All counts of a sum differ, so the sum shows if one of them is missing."""
     fault = Damage("data/x", "damaged", "rebuild it", repairable=True)
     warning, note = (replace(fault, severity=each) for each in (Severity.WARNING, Severity.NOTE))
     done = [

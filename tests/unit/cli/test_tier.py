@@ -223,7 +223,7 @@ def test_two_actions_at_once_are_refused(tmp_path: Path) -> None:
 def test_an_invalid_response_of_the_holder_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is unusable, so the whole run fails, not only a partition."""
+    """An invalid response makes the connection unusable, so all partitions fail."""
     cli, url = _filled(tmp_path)
 
     def fails(*_arguments: object) -> NoReturn:

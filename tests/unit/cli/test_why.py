@@ -397,9 +397,9 @@ def test_a_copy_with_other_file_times_gives_the_same_output(tides: Cli, seconds:
 
 
 def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
-    """The first record, with a time of next year, expires later than the old record after it.
+    """The first record's time is next year, so its age counts from its append time.
 
-    Its age counts from its append time.
+    So this record expires later than the old record after it.
     """
     cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *WEEK, *ANY_TIME)
     cli.append(at(NOW + 365 * DAY_MS), topic="mixed")

@@ -120,7 +120,7 @@ def test_a_waiting_client_gets_the_lock_next() -> None:
 def test_closing_while_the_thread_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a request, the channel's thread may notice the close and end before it is woken up."""
+    """The channel's thread may notice the close after a request, and end before it is woken up."""
     wake = ControlServer.wake
 
     def wake_late(server: ControlServer) -> None:

@@ -1,4 +1,4 @@
-"""An audit's findings by key equal those computed with dictionaries, as do reordered keys."""
+"""An audit's findings by key and its reordered keys equal those computed with dictionaries."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -15,11 +15,11 @@ from tidelog.jobs.audit.state import Run, State
 from tidelog.record.kernels import key_rows
 from tidelog.spark.places import Place
 
-MISSING, EXTRA, REORDERED = 0, 1, 2  # numbers of kinds, in the order of `Kind`
+MISSING, EXTRA, REORDERED = 0, 1, 2  # the members of `Kind` as numbers, in their order
 
 
 def found(*rows: tuple[int, int]) -> bytes:
-    """Encode rows of differing keys; `rows` has the first two fields, the other fields are 0."""
+    """Encode rows of differing keys: their first two fields, and 0 in the other fields."""
     table = np.zeros((len(rows), DIFFERENCE_FIELDS), np.int64)
     table[:, :2] = rows
     return table.tobytes()
@@ -139,7 +139,7 @@ def test_time_spans_of_runs_are_compared_at_the_longest_of_them() -> None:
 def test_sums_of_records_without_a_key_are_compared_modulo_2_to_the_64(
     b: Sequence[tuple[int, int]], are_equal: bool
 ) -> None:
-    """The sides divide the same records differently into runs; a run's sum has 64 bits."""
+    """The two sides may divide the same records into different runs; a run's sum has 64 bits."""
     a = ((1, 2**62), (1, 2**62), (1, 2**63 - 1), (0, 1))
     runs = [
         dataclasses.replace(run(side, 10), unkeyed=count, unkeyed_sum=total)

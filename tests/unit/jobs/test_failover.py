@@ -204,7 +204,7 @@ class TestReordering:
 
 
 class TestTightness:
-    """The exact latency and skew give a start at `late`; 1 ms less of either skips it."""
+    """With the exact latency and skew, the start is at `late`; 1 ms less of either skips `late`."""
 
     consumed = Sent(1, 1_030, to_a_ms=-30, to_b_ms=0)
     beside = Sent(2, 1_030, to_a_ms=-30, to_b_ms=0)
@@ -323,7 +323,7 @@ class TestStarts:
 
 
 class TestLatency:
-    """The latency is measured only if a start is searched by time."""
+    """The latency is measured only if the plan searches at least one start offset by time."""
 
     def pair_of_two(self) -> tuple[MemoryCluster, MemoryCluster]:
         a, b = pair(partitions=2)

@@ -1,4 +1,4 @@
-"""A start by the mirror's map repeats fewer records than a start by time, which is the fallback."""
+"""A start by the mirror's offset map repeats fewer records than the fallback, a start by time."""
 
 from dataclasses import replace
 from pathlib import Path

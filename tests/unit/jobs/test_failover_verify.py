@@ -22,8 +22,8 @@ NOW = 10_000_000
 def cluster(name: str, values: str, kind: TimestampType = CREATE) -> MemoryCluster:
     """Return a cluster that has a record for each letter.
 
-    With CreateTime, a record's time in ms is 100 times its letter's number in the alphabet, from 1.
-    With LogAppendTime, a record's time is 10,000 plus its offset.
+    With CreateTime, the record with the letter a has time 100 ms, b 200 ms, and so on. With
+    LogAppendTime, a record's time in ms is 10,000 plus its offset.
     """
     made = MemoryCluster(f"{name}:1").create(TOPIC, 1, kind)
     for at, letter in enumerate(values):
@@ -77,7 +77,7 @@ def counts(verdict: Verdict) -> tuple[int, int, int, int, int, int]:
 @pytest.mark.parametrize(
     ("on_a", "on_b", "position", "start", "expected"),
     [
-        # expected: unconsumed, after, missed, absent, duplicates, only on B
+        # `expected` has these counts: unconsumed, after, missed, absent, duplicates, only on B
         ("abcdef", "abcdef", 3, 3, (3, 3, 0, 0, 0, 0)),
         ("abcdef", "abcdef", 3, 1, (3, 5, 0, 0, 2, 0)),
         ("abcdef", "abcdef", 3, 4, (3, 2, 1, 0, 0, 0)),
@@ -110,13 +110,14 @@ def test_records_are_counted_by_their_positions_on_both_sides(
         assert counts(verdict) == expected
     else:
         # If a cluster has no create times, A is read back only to the earliest time seen on B,
-        # minus the margin (0 here). So the last two counts may be too low or too high.
+        # minus the margin (0 here). So the counts of duplicates and of records only on B may be
+        # wrong.
         assert counts(verdict)[:4] == expected[:4]
     assert verdict.by_time == (kinds == (CREATE, CREATE))
 
 
 class ByAppendTime(MemoryCluster):
-    """Brokers that search by append time. Their results say nothing about create times."""
+    """A cluster whose brokers search by append time, whatever the create times are."""
 
     def offsets_for_times(
         self,
@@ -138,7 +139,7 @@ def test_searches_by_append_time_exclude_no_record(tmp_path: Path) -> None:
 
 def test_records_on_b_only_are_counted_as_not_consumed(tmp_path: Path) -> None:
     a, b = cluster("a", "abdf"), cluster("b", "abcdef")
-    # The time of the group's position is the time of d; margin and look-back are 0.
+    # The group's position has the time of the record d. The margin and the look-back are 0 ms.
     plan = plan_of(a, b, 2, 3)
     (near,) = verify(a, b, plan, Spill(Env(), str(tmp_path / "s")))
     assert (near.never_on_a, near.only_on_b) == (1, 1)
@@ -154,8 +155,8 @@ def test_the_search_reaches_back_as_far_as_look_back(tmp_path: Path) -> None:
         back: verify(a, b, plan, Spill(Env(), str(tmp_path / "s")), look_back_ms=back)[0].never_on_a
         for back in (0, 200, 300, 10_000)
     }
-    # The search time is 600, the time of f. Only B has a, c and d, which were created 500, 300 and
-    # 200 ms before f.
+    # The search time is the create time of f, 600 ms. Only B has a, c and d, which were created
+    # 500, 300 and 200 ms before f.
     assert found == {0: 0, 200: 1, 300: 2, 10_000: 3}
 
 

@@ -22,7 +22,7 @@ def test_a_partition_that_is_completely_read_has_a_lag_of_zero(tmp_path: Path) -
     row = {"group": "readers", "topic": "t", "partition": 0, "offset": 1}
     rows = SimpleNamespace(collect=lambda: [row])
     positions = SimpleNamespace(columns=list(row), select=lambda *_names: rows)
-    # No session: Spark is not needed if there is nothing to count.
+    # The session is None, because Spark is not needed if there is nothing to count.
     (group,) = measure(None, Place(path), positions=positions)  # type: ignore[arg-type]
     (lag,) = group.partitions
     assert (lag.seen.partition, lag.offset_lag) == (TopicPartition("t", 0), 0)

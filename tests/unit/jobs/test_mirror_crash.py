@@ -70,7 +70,7 @@ def offsets_of(partition: int, batch_id: int) -> list[int]:
 
 
 def begin(env: SeededEnv) -> None:
-    """Create a directory with a record in each partition, and an empty map."""
+    """Create a directory with a record in each partition, and an empty offset map."""
     make_directory(env, partitions=PARTITIONS)
     env.files.make_dirs(WORK)
     places = [SourcePartition(0, number) for number in range(PARTITIONS)]
@@ -117,7 +117,7 @@ def test_batches_follow_each_other() -> None:
     done: list[BatchDone] = []
 
     def watch(one: BatchDone) -> None:
-        # A batch is in the map before it is reported as done.
+        # The map must contain a batch before the batch is reported as done.
         assert read_map(env.files, MAP).batch_id == one.batch_id
         done.append(one)
 

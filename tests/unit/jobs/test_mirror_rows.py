@@ -117,7 +117,7 @@ class TestLedger:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=60))
 def test_rows_cover_every_record(steps: list[tuple[int, int]]) -> None:
-    """Each record is covered by a row of the ledger, for any gaps, targets and repeated offsets."""
+    """For any gaps, targets and repeated offsets, rows of the ledger cover each record."""
     offset, offsets, targets = 0, [], []
     for step, target in steps:
         offset += step

@@ -37,7 +37,7 @@ def test_a_check_counts_the_existing_zone_maps(tmp_path: Path) -> None:
 
 
 def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:
-    """Neither a check nor a build of the cache counts a zone map beside the log as missing."""
+    """Checks and builds of the cache do not count a map as missing if it is beside the log."""
     path, cache, env = str(tmp_path / "log"), str(tmp_path / "cache"), os_env()
     with Directory.open(path, writable=True, env=env) as directory:
         directory.create_topic("t", config={"internal.segment.bytes": "600"})

@@ -100,8 +100,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def test_brokers_are_read_from_the_first_record_of_the_range(cluster: FakeCluster) -> None:
     asked = Question(place=BROKER, topic="flights", times=(12, 35))
     found = find(asked)
-    # The span reaches the log's end, because a record later than the range may be followed by
-    # records in the range.
+    # After a record that is later than the range, records in the range may follow. So the span
+    # reaches the log's end.
     assert found.spans == (OffsetRange(FLIGHTS[0], 1, 5),)
     assert found.size_bytes is None
     assert found.between(None, 30) == Count(2, is_exact=False, is_bound=False)

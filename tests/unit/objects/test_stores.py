@@ -28,9 +28,9 @@ class TestMemory(StoreRules):
     def test_a_put_without_a_response_succeeded_if_its_bytes_are_stored(
         self, opened: ObjectStore, monkeypatch: pytest.MonkeyPatch, stored: bytes | None
     ) -> None:
-        """The retry of the put fails because the object exists.
+        """A put gets no response, and its retry fails because the object exists.
 
-        If the object has the bytes of the put, the first attempt stored them.
+        If the object has the bytes of the put, the first attempt has stored them.
         """
         attempts: list[bytes] = []
         real = obstore.put

@@ -85,7 +85,7 @@ class TestQuestions:
     ) -> None:
         client = ClientConnection("me")
         client.request(API_VERSIONS, version, ApiVersionsRequest())
-        # correlation id, error 35, one API
+        # the correlation id, the error code 35, and an array of one API
         body = bytes(4) + b"\0\x23" + b"\0\0\0\x01" + b"\0\x12\0\0\0\x03"
         client.feed(len(body).to_bytes(4, "big") + body)
         assert client.next_response() == ApiVersionsResponse(

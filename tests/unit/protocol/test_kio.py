@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Theirs = type["DataclassInstance"]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MS = dt.timedelta(milliseconds=1)
-# In tidelog, names of time fields end with this unit. In kio, they have no unit.
+# In tidelog, a time field's name ends with this unit. In kio, the name has no unit.
 UNIT = "_ms"
 TheirField: TypeAlias = "dataclasses.Field[object]"
 Path: TypeAlias = tuple[str, ...]
@@ -110,7 +110,7 @@ def inner_class(hint: object) -> Theirs | None:
 def pairs(
     kind: type, theirs: Theirs, version: int
 ) -> "list[tuple[Field, dataclasses.Field[object]]]":
-    """Pair our fields of a version with kio's; assert equal counts, names and tags, in order."""
+    """Pair tidelog's fields with kio's; assert that counts, names and tags are equal, in order."""
     ours = kafkas_fields(kind, version)
     found = list(zip(ours, dataclasses.fields(theirs), strict=True))
     for mine, other in found:
@@ -236,7 +236,7 @@ def test_the_same_fields_may_be_null_as_in_kafka() -> None:
 def other_nulls(kind: type, theirs: Theirs, version: int, at: Path = ()) -> Iterator[Path]:
     """Yield the paths of the fields that may be null only here or only in kio.
 
-    Numbers and ids are left out: for some of their values kio's value is None.
+    Numbers and ids are left out, because kio represents some of their values by None.
     """
     for mine, other in pairs(kind, theirs, version):
         path = (*at, mine.name)

@@ -4,8 +4,8 @@ A response may take 64 times its size plus 1 MiB: clients choose their broker, s
 is needed.
 
 Python's objects are many times larger than their encoding. These messages consist of the items that
-are smallest on the wire and largest in memory. Some messages are within the
-limit, and larger ones are refused.
+are smallest on the wire and largest in memory. Messages within the limit are read, and larger ones
+are refused.
 """
 
 import itertools
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
     from tidelog.protocol.codecs import Codec
 
-# Item counts of the outermost arrays and of arrays nested once, twice and three times. 0 stands for
-# the count with which the message has the wanted size.
+# Item counts of the outermost arrays, and of arrays that are nested once, twice and three times. 0
+# stands for the count that gives the message the wanted size.
 SHAPES = [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1)]
 TEXTS = ["ab", "\N{GRINNING FACE}" + "a" * 60]
 WORST = [FETCH, METADATA, OFFSET_COMMIT, PRODUCE, DESCRIBE_CONFIGS, CREATE_TOPICS]
@@ -93,7 +93,7 @@ class Nasty:
             assert kind.struct is not None
             return self.message(kind.struct, depth)
         if kind.form in BITS:
-            # These integers are larger than those that Python caches.
+            # Python does not cache integers of this size, so each of them takes memory.
             low, end = bounds(kind.form)
             return low or end - 1
         self._made += 1

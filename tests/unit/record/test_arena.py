@@ -44,7 +44,8 @@ def test_a_frame_of_one_block_is_read_as_any_other(size: int) -> None:
     text = (TEXT * 100)[:size]
     frame = memoryview(compress(Codec.LZ4, text))
     found = decompress_single(frame, memoryview(bytearray(BLOCK_BYTES)))
-    # Data that does not shrink is stored uncompressed. Only the general reader supports this.
+    # Data that does not shrink is stored in an uncompressed block. Only the general reader reads
+    # such blocks.
     assert found is None or bytes(found) == text
     assert (found is None) == (size == 1)
 
@@ -60,8 +61,8 @@ def test_other_frames_are_left_to_the_general_reader() -> None:
     ]
     for frame in damaged:
         found = decompress_single(memoryview(frame), out)
-        # If the damaged frame can be read, its content is wrong. Only the batch's checksum detects
-        # this.
+        # A damaged frame that can still be read has a wrong content. Only the batch's checksum
+        # detects this.
         if found is not None:
             assert decompress(Codec.LZ4, frame, limit=BLOCK_BYTES) == found
     with pytest.raises(CorruptBatch):

@@ -30,7 +30,8 @@ NEW = [
     NewRecord(key=b"k", value=None, timestamp=TIME - 10),
 ]
 
-# Built by hand from the layout, not by Kafka. The tests in tests/peers use Kafka.
+# These bytes were built by hand from the layout, not by Kafka. The tests in tests/peers run Kafka
+# itself.
 TWO_RECORDS = (
     "0000000000000005 00000042 00000003 02 bdd556a6 0000 00000001 0000018bcfe56800 0000018bcfe56800"
     "ffffffffffffffff ffff ffffffff 00000002 1000000002 6b 02 76 00 0e00130202 6b 01 00"
@@ -267,8 +268,8 @@ class TestTimes:
     def test_create_times_are_lost_if_a_cleaner_overwrote_them_with_the_append_time(self) -> None:
         same = [replace(new, timestamp=TIME) for new in NEW]
         stamped = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time_ms": TIME}
-        # Gaps or a delete horizon show that a cleaner rewrote the batch. A batch with neither gaps
-        # nor a delete horizon still has the producer's times.
+        # Gaps in the offsets or a delete horizon show that a cleaner rewrote the batch. Without
+        # them, the batch still has the producer's times.
         gaps = build_batch(same, offset_deltas=[0, 2], **stamped)  # type: ignore[arg-type]  # mixed values
         horizon = build_batch(same, delete_horizon_ms=TIME + DAY, **stamped)  # type: ignore[arg-type]  # mixed values
         untouched = build_batch(same, **stamped)  # type: ignore[arg-type]  # mixed values

@@ -22,7 +22,8 @@ from tidelog.types import INT32_MAX, INT64_MAX, Codec, Header, NewRecord, Timest
 
 TIME = 1_700_000_000_000
 LEGACY_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
-# Built by hand from the layout, not by Kafka. The tests in tests/peers use Kafka.
+# These bytes were built by hand from the layout, not by Kafka. The tests in tests/peers run Kafka
+# itself.
 MAGIC_0 = "0000000000000005 00000010 1fecd70a 00 00 00000001 6b 00000001 76"
 MAGIC_1 = "0000000000000005 00000018 39268c33 01 00 0000018bcfe56800 00000001 6b 00000001 76"
 NEW = [

@@ -37,7 +37,7 @@ def test_pairs_are_those_of_whole_records(records: list[NewRecord]) -> None:
 def test_damage_is_an_error_or_changes_only_the_values(
     records: list[NewRecord], data: st.DataObject
 ) -> None:
-    """Damage raises CorruptRecord, or gives fields that together are no longer than the body."""
+    """A damaged body raises CorruptRecord, or gives fields that together fit in the body."""
     body = bytearray(RecordBatch(build_batch(records)).body())
     body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
     try:

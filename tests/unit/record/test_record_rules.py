@@ -20,7 +20,8 @@ from tidelog.record.header import (
 from tidelog.record.record import Record
 from tidelog.types import INT32_MAX, Codec, Header, NewRecord, TimestampType
 
-# Length 6, attributes, timestamp delta, offset delta, null key, null value, no headers.
+# A record: length 6, attributes 0, timestamp delta 0, offset delta 0, null key, null value, no
+# headers.
 BARE = "0c 00 00 00 01 01 00"
 
 
@@ -151,7 +152,7 @@ def test_a_huge_length_allocates_no_memory(codec: Codec, body: bytes) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # As far as the frame shows, an lz4 or zstd block of a few bytes may decompress to 128 KiB.
+    # By its frame, an lz4 or zstd block of a few bytes may decompress to 128 KiB.
     assert peak < 300_000
 
 

@@ -81,7 +81,7 @@ def test_a_bad_length_is_refused_as_soon_as_it_can_be_read() -> None:
     assert list(walk(framed(13, 2, size=11))) == []
     with pytest.raises(CorruptBatch):
         list(walk(framed(13, 2, size=12)))
-    # Sixteen bytes don't include the magic.
+    # The magic is byte 16, so the first 16 bytes do not contain it.
     assert list(walk(framed(100, 3, size=16))) == []
     with pytest.raises(CorruptBatch):
         list(walk(framed(100, 3, size=17)))

@@ -158,7 +158,7 @@ def test_a_base_offset_that_is_wrong_is_a_damaged_batch(
         found: list[tuple[int, bytes | None]] = []
         with pytest.raises(CorruptBatch, match="t-0"):
             found.extend(read(open_fetch(leader, max_bytes=max_bytes), 0, 12))
-        if max_bytes > 1:  # with 1, a response has a single batch
+        if max_bytes > 1:  # with max_bytes=1, a response has one batch
             assert all(value == b"%d" % offset for offset, value in found)
 
 

@@ -261,7 +261,7 @@ def refuse(leader: FakeLeader, code: int, *, replicas: int, times: int = 1 << 30
 
 
 def test_each_error_is_repeated_at_another_leader_or_raised(leader: FakeLeader) -> None:
-    """All error codes: a code is in the list, or the fetch raises it after one request."""
+    """Error codes in the list cause another attempt; all others are raised after one request."""
     repeated = (
         *("UNKNOWN_TOPIC_OR_PARTITION", "LEADER_NOT_AVAILABLE", "NOT_LEADER_OR_FOLLOWER"),
         *("REPLICA_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR", "FENCED_LEADER_EPOCH"),
@@ -302,9 +302,9 @@ def test_another_replica_may_take_over_after_a_storage_error(leader: FakeLeader)
 
 
 def test_a_topic_without_an_id_is_requested_by_name(leader: FakeLeader) -> None:
-    """Versions of Fetch that name topics by id (KIP-516) can't name a topic without an id.
+    """A topic without an id is fetched with a version of Fetch that names topics by name.
 
-    For such a topic, Kafka's clients use an older version, too.
+    Kafka's clients do so, too. Newer versions name topics only by id (KIP-516).
     """
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":

@@ -105,7 +105,10 @@ def test_times_that_cannot_be_waited_for_are_refused(timeout_s: float) -> None:
 
 
 def test_a_time_out_may_be_longer_than_that_of_a_socket() -> None:
-    """The client library accepts at most 300 s. Below 1 s, its errors don't contain the cause."""
+    """The client library gets a time-out from 1 s to 300 s, the largest that it accepts.
+
+    With less than 1 s, its errors don't contain the cause.
+    """
     for timeout_s, expected_ms in ((600, 300_000), (0.5, 1_000)):
         log = connect(timeout_s)
         assert log.cluster.request_timeout_ms == expected_ms

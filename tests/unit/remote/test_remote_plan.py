@@ -148,7 +148,7 @@ def test_only_a_plan_with_a_start_on_the_record_clock_may_skip_records_without_a
 
 
 def test_a_fetch_of_a_cluster_has_the_requested_settings() -> None:
-    """Each value differs from its default."""
+    """Each setting in the test differs from its default."""
     with connect("127.0.0.1:1", {"client.id": "me"}, timeout_s=7) as cluster:
         fetch = cluster.open_fetch(
             FLIGHTS_0, isolation=IsolationLevel.READ_COMMITTED, topic_id="ab", max_bytes=9

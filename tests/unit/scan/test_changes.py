@@ -64,7 +64,7 @@ def test_deleted_offsets_are_named_exactly(tmp_path: Path, split_bytes: int) -> 
 
 
 def test_segment_that_was_replaced_is_read_again(tmp_path: Path) -> None:
-    """Another file of the same name has the same offsets, as after a compaction."""
+    """As in a compaction, a file of the same name and with the same offsets replaces a segment."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
     first = plan.splits[0].pieces[0].path
@@ -104,7 +104,7 @@ def test_last_segment_that_grows_is_read_as_planned(tmp_path: Path) -> None:
 
 
 def test_log_that_was_cut_and_written_again(tmp_path: Path) -> None:
-    """The planned offsets have new records; a read returns these and none of the old records."""
+    """After the plan, its offsets get new records; a read returns only these, no old records."""
     path = make(tmp_path, 20)
     plan = scan.plan(path, TOPIC)
 
@@ -196,7 +196,7 @@ def test_pieces_are_read_through_any_store(tmp_path: Path) -> None:
 
 
 class Store:
-    """Files under other names, read in parts of 64 bytes."""
+    """A store that has the files under other names, and reads them in parts of 64 bytes."""
 
     def __init__(self, root: str) -> None:
         self.root = root

@@ -77,7 +77,7 @@ def test_readers_name_the_lost_offsets(tmp_path: Path, read: Callable[[str], int
 
 @pytest.mark.parametrize("has_zones", [True, False])
 def test_a_range_of_time_may_have_had_the_lost_records(tmp_path: Path, has_zones: bool) -> None:
-    """The lost records may be in the range, although all records before them are too old."""
+    """Lost records may be in the time range, even if all records before them are older than it."""
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
     if not has_zones:
@@ -357,7 +357,10 @@ def test_offsets_that_are_lost_below_the_log_start_are_no_concern(tmp_path: Path
 
 
 def searches(root: Path) -> list[int]:
-    """Return the offsets that four searches find: record times 0 and 59, append time 0, largest."""
+    """Return the offsets that four searches find; searches without a result are left out.
+
+    They search record time 0, record time 59, append time 0, and the largest timestamp.
+    """
     name = TopicPartition(TOPIC, 0)
     with tidelog.open(str(root)) as log:
         latest = log.partition(TOPIC, 0).max_timestamp()

@@ -86,8 +86,8 @@ def test_lost_offsets_are_an_error_after_the_records_before_them(
         for clock in ClockName:
             assert offsets(clock, every_time) == (list(range(first_lost)), True)
         if base < 4:
-            # The lost records were appended between the record before the loss and the one after
-            # it.
+            # The append times of the lost records are between those of the records before and after
+            # the loss.
             appended_ms = NOW_MS + base // 2 * 100_000
             later = RequestedRange(start_ms=appended_ms + 100_001, end_ms=NOW_MS * 2)
             assert offsets(ClockName.APPEND, later) == ([], False)

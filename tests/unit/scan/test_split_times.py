@@ -38,7 +38,7 @@ def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, L
 
     The results are latencies by append hour, latencies by create hour, lateness, number of records,
     and number of recounted heads. A split's head is recounted in two ways: from its records and
-    from its stored create times. Both ways must give equal results.
+    from its stored create times. The two recounts must give equal results.
     """
     by_append, by_create, late = (
         LatencyByHour(),
@@ -82,7 +82,7 @@ def test_joined_splits_equal_sums_over_the_records(
 
 
 def plainly(path: str, partitions: int) -> tuple[LatencyByHour, LatencyByHour, Late, int]:
-    """Compute, record by record, the results of `joined` without its count of heads."""
+    """Compute the results of `joined` record by record, except its number of recounted heads."""
     by_append, by_create = LatencyByHour(), LatencyByHour()
     late, count = Late(lost=dict.fromkeys(DELAYS, 0)), 0
     for partition in range(partitions):

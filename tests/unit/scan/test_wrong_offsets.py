@@ -161,7 +161,7 @@ def test_no_reader_accepts_a_wrong_base_offset(
 
 
 def is_possible(shape: list[tuple[int, int]], number: int, wrong: int, count: int) -> bool:
-    """Return whether a batch with another offset fits between its neighbors."""
+    """Return whether batch `number` fits between its neighbors if its offset is `wrong`."""
     before = sum(shape[number - 1]) if number else 0
     behind = shape[number + 1][0] if number + 1 < len(shape) else BASES[1]
     return before <= wrong and wrong + count <= behind

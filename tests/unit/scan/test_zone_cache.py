@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 
 @pytest.mark.parametrize("has_id", [True, False])
 def test_partitions_with_equal_ends_have_their_own_maps(tmp_path: Path, has_id: bool) -> None:
-    """Segments of the partitions differ only in batches between the first and the last batch."""
+    """Segments of several partitions differ, but have equal first and last batches."""
     path, cache = str(tmp_path / "data"), str(tmp_path / "cache")
     names = [(TOPIC, 0, 1), (TOPIC, 1, HOUR_MS), ("tide2", 0, 2 * HOUR_MS)]
     env = Env(clock=ManualClock(T0))

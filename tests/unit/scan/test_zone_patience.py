@@ -1,4 +1,4 @@
-"""A plan examines a block's zones one by one only as long as this excludes some zones."""
+"""A plan examines the zones of a block one by one only while it finds zones to exclude."""
 
 import random
 from pathlib import Path

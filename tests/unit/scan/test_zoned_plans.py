@@ -60,8 +60,8 @@ def test_both_sides_of_an_unordered_range_are_skipped(path: str, start: int, end
     stats = scan.ScanStats()
     found = scan.to_table(plan, ["offset"], stats=stats)["offset"].to_pylist()
     assert found == inside(start, end)
-    # Each batch is a zone, so only matches are read, and the records without a time between
-    # matches.
+    # Each batch is a zone. So a scan reads only matching records, and records without a time that
+    # are between them.
     assert stats.batches - len(found) in (0, sum(start <= n < end for n in UNTIMED))
     assert plan.sidecar_bytes > 0
     assert stats.without_time == len(UNTIMED)
@@ -93,7 +93,10 @@ def test_splits_travel(path: str) -> None:
 
 
 def test_a_replaced_segment_is_planned_again(path: str, tmp_path: Path) -> None:
-    """A zone map's positions don't apply to a new file, which is planned by offset and time."""
+    """A file that replaces a segment is planned by offset and time.
+
+    The positions in the old segment's zone map don't apply to it.
+    """
     copy = str(tmp_path / "copy")
     shutil.copytree(path, copy)
     plan = scan.plan(copy, TOPIC, requested_range=minutes(100, 104))
@@ -217,7 +220,7 @@ class TestCount:
 def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time(
     tmp_path: Path, level: IsolationLevel
 ) -> None:
-    """A zone has a batch in the range, and a batch outside of it that has an untimed record."""
+    """One zone has a batch in the range, and one outside of it that has a record without a time."""
     root = str(tmp_path / "data")
     with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, config={"retention.ms": "-1"})

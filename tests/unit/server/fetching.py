@@ -36,7 +36,7 @@ Row = tuple[int, int]  # partition and offset
 
 
 class Broker:
-    """A node, a lasting connection that repeats requests, and a new connection per comparison."""
+    """A broker for comparing responses on one lasting connection with those on new connections."""
 
     def __init__(self, folder: str, *, seed: int = 0, **settings: str) -> None:
         self.clock, self.disk = ManualClock(NOW_MS), WarmDisk()

@@ -25,7 +25,10 @@ def test_served_versions_are_declared_and_no_newer_than_kafka_4_3() -> None:
 
 
 def test_features_with_minimum_zero_are_hidden_from_older_clients() -> None:
-    """Clients of Kafka 3.3 to 3.7 send version 3, and fail at such a feature (KAFKA-17492)."""
+    """Clients of Kafka 3.3 to 3.7 fail at a feature with minimum 0 (KAFKA-17492).
+
+    These clients send version 3.
+    """
     told = answer(legacy=False, version=3)
     assert [row.name for row in told.supported_features] == ["metadata.version"]
     newer = answer(legacy=False, version=4)

@@ -26,7 +26,7 @@ RETAIN_MS: Final = DELAY_MS // 2
 SETTINGS: Final = {
     "log.initial.task.delay.ms": "0",
     "log.retention.check.interval.ms": str(RETAIN_MS),
-    # Write no checkpoint in a thread, because the disk in memory does not support threads.
+    # This interval prevents checkpoints in threads, which the disk in memory does not support.
     "log.flush.offset.checkpoint.interval.ms": "2147483647",
 }
 
@@ -41,7 +41,7 @@ class World:
     later: Later
     partition: Partition
     background: LogManager
-    idle: int = 0  # how many timers exist while no work is pending
+    idle: int = 0  # number of timers while no work is pending
 
     def fill(self) -> None:
         """Create two finished segments and an active one."""
@@ -125,8 +125,8 @@ def test_checkpoints_are_the_same_in_any_order_of_events(
     log = world.partition.log
     assert log.log_start_offset == log.segments[0].base_offset == 2
     # As in Kafka, the checkpoint of log starts has no line for a log that starts at the start of
-    # its first segment. Moving the start writes a line, and the first checkpoint without pending
-    # work removes it.
+    # its first segment. A line is written when the log start moves. The first checkpoint without
+    # pending work removes this line.
     is_settled = order.index("checkpoint") == order.index("threads") + 1
     assert ("t 0 2" in world.checkpoint("log-start")) is not is_settled
     world.later.settle()

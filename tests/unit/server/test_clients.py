@@ -115,7 +115,7 @@ def test_a_client_that_keeps_sending_stays_until_its_time_is_over(
         slow.last_active_ms = clock.monotonic_ms()
         let_pass(clients, clock, IDLE_CHECK_MS)
     assert not slow.is_closed
-    slow.wakes_late = True  # the client's time is over, although it has sent input
+    slow.wakes_late = True  # the client has sent input, but its time for sending is over
     let_pass(clients, clock, IDLE_CHECK_MS)
     assert slow.is_closed
 

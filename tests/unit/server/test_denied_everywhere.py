@@ -134,7 +134,7 @@ def test_every_request_is_refused_in_a_form_that_can_be_sent(node: Node, row: Ro
 
 @pytest.mark.parametrize("row", GUARDED, ids=[BY_KEY[row.key].name for row in GUARDED])
 def test_refusals_have_the_names_of_the_request(node: Node, row: Row) -> None:
-    """A refusal has the error codes of its API, and only names that are in the request."""
+    """A refusal has error codes of its API, and each name in it is also in the request."""
     api = BY_KEY[row.key]
     if api.name in WITHOUT_CODE:
         return

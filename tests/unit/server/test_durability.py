@@ -224,7 +224,7 @@ def test_with_flush_messages_the_append_that_is_due_waits_for_the_flush() -> Non
     assert [world.append() for _ in range(2)] == [(0, False), (1, False)]
     assert world.partition.high_watermark == 2
     assert world.append() == (2, True)
-    assert world.append() == (3, True)  # after the flush, as in Kafka
+    assert world.append() == (3, True)  # waits for the flush in progress, as in Kafka
     assert world.partition.high_watermark == 2
     world.later.settle()
     assert world.partition.high_watermark == 4

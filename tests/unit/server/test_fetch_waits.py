@@ -45,7 +45,8 @@ def test_records_that_are_appended_before_the_wait_begins_end_it(tmp_path: Path)
         node.topics.create("t", 1)
         partition = node.partitions.get("t", 0)  # an open partition is read at once
         context = RequestContext(node, FETCH, VERSION, None, ClientInfo(1, "here"))
-        # The fetch reads here, but begins to wait only in the next iteration of the loop.
+        # The fetch reads during this call, but begins to wait only in the next iteration of the
+        # loop.
         answer = reply.start(fetch(context, request))
         assert not isinstance(answer, FetchResponse)
         partition.append(bytes(build_batch([NewRecord(value=b"v")])))

@@ -35,7 +35,8 @@ def test_at_the_bound_only_the_longest_reader_continues() -> None:
 
 def test_an_announced_length_takes_no_memory_of_the_budget() -> None:
     flight, readers = MemoryBudget(100), Readers()
-    # Each client has sent twelve bytes. The announced length of its request takes no memory.
+    # Each client has sent twelve bytes of a request. The request's announced length takes no memory
+    # of the budget.
     assert all(flight.read(12, readers[str(number)]) for number in range(8))
     assert not flight.is_full
 

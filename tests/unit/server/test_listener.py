@@ -18,7 +18,7 @@ from tidelog.server.runtime.loop import run
 LOOPS: Final = pytest.mark.parametrize("runs", [asyncio.run, run], ids=["asyncio", "installed"])
 Runs = Callable[[Coroutine[object, object, None]], None]
 CROWD: Final = ACCEPTS // 2
-TURNS: Final = 5  # number of loop iterations; there are more connections
+TURNS: Final = 5  # number of loop iterations, lower than the number of connections
 
 
 async def crowded(path: Path, count: int, **settings: str) -> tuple[Server, list[socket.socket]]:

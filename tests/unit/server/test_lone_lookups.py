@@ -69,7 +69,7 @@ def talk(node: Node, stream: bytes, sizes: Sequence[int]) -> FakeTransport:
             room.release()
             connection.buffer_updated(len(piece))
             at, number = at + len(piece), number + 1
-        # Some requests wait until the connection gets another turn.
+        # Some requests are handled only in a later turn of the connection.
         await turn_until(lambda: not connection.is_busy)
         connection.connection_lost(None)
         return transport

@@ -88,7 +88,10 @@ def test_a_marker_takes_the_guard_away(world: World) -> None:
 
 
 def test_a_marker_leaves_the_guard_of_the_transaction_after_it(world: World) -> None:
-    """From version 2 on, a marker has the epoch of the next transaction, whose guard must stay."""
+    """A marker must not remove the next transaction's guard.
+
+    From version 2 on, a marker has the epoch of the next transaction.
+    """
     write(world, ask(world, raises=True))
     ahead = ask(world, epoch=1, raises=True)
     end(world, epoch=1, version=2)

@@ -202,8 +202,8 @@ def test_pages_are_probed_once_at_each_distance(
 class Fading(LocalStandIn):
     """A file with some parts that are not cached.
 
-    Checks whose index is in `missing` find a position that is not cached. `looks` has the number
-    of positions in each check.
+    Checks whose index is in `missing` find a position that is not cached. For each check, `looks`
+    has the number of positions that were checked.
     """
 
     def __init__(self, missing: set[int], taken_bytes: int, inner: File) -> None:
@@ -236,7 +236,8 @@ def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
         side.out.send([FilePiece(cast("File", local), "log", 0, size)])
         await asyncio.wait_for(received(theirs, CHUNK_BYTES), PATIENCE_S)
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
-        # The first check covers two positions: its start was not checked before. Others cover one.
+        # The first check covers two positions, because its start was not checked before. Each later
+        # check covers one.
         assert local.looks[:4] == [2, 1, 1, 1]
         closely = CLOSE_PROBE_BYTES // taken_bytes
         assert set(local.looks[5 : 4 + closely]) == {each}

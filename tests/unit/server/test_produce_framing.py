@@ -1,4 +1,4 @@
-"""The fast check of a produced batch's frame accepts the same batches as the walk over frames."""
+"""The fast check of a produced batch's frame accepts exactly what the walk over frames accepts."""
 
 import pytest
 from hypothesis import given

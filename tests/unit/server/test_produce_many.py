@@ -53,7 +53,7 @@ node = node_fixture(clock=busy_clock, prepare=make_topic)
 def request(
     numbers: Sequence[int] = range(COUNT), *, acks: int = 1, node: Node | None = None
 ) -> ProduceRequest:
-    """Return a request with one batch per partition. If `node` is given, it has the topic's id."""
+    """Return a request with one batch per partition, and with the topic's id if `node` is given."""
     data = [
         PartitionProduceData(index=each, records=memoryview(bytearray(BATCH))) for each in numbers
     ]
@@ -239,9 +239,9 @@ def test_records_validated_by_a_thread_are_written_to_no_other_topic(
 
 
 def test_a_second_check_sees_the_records_as_they_came(node: Node) -> None:
-    """Validation sets the flag LogAppendTime in a batch, and refuses batches that arrive with it.
+    """Validation sets the flag LogAppendTime in a batch, but refuses batches with this flag.
 
-    A repeated validation therefore needs the batches as the client sent them.
+    So a repeated validation needs the batches as the client sent them.
     """
     stamped = {**ROOM, "message.timestamp.type": "LogAppendTime"}
 

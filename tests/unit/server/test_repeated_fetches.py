@@ -187,7 +187,7 @@ def test_records_are_counted_as_for_requests_on_new_connections(broker: Broker) 
     assert {name: size for name, (_, size) in once.items()} == {
         name: size for name, (_, size) in again.items()
     }
-    assert again["t"][0] == 16  # counted by the next fetches
+    assert again["t"][0] == 16  # records of a fetch are counted by the next fetch
 
 
 def test_no_templates_are_built_for_requests_that_always_change(broker: Broker) -> None:

@@ -171,7 +171,7 @@ def test_changed_bytes_get_the_same_response_as_without_templates(
     facts = ClientInfo(2, "127.0.0.1")
     response_to(node, bytes(frame), facts)  # so that a template exists
     for at, byte in changes:
-        # The API key is not changed, because requests of another API may have side effects.
+        # The first two bytes, the API key, stay: a request of another API may have side effects.
         frame[2 + at % (len(frame) - 2)] = byte
     changed = bytes(frame[: len(frame) - cut])
     assert response_to(node, changed, facts) == response_by_codecs(node, changed)

@@ -93,7 +93,7 @@ def test_cancelled_work_ends_whenever_that_is(turns: int) -> None:
 
 @pytest.mark.parametrize("is_measured", [False, True])
 def test_cancelled_work_releases_its_references(*, is_measured: bool) -> None:
-    """Objects that the work still referenced would stay until a late garbage collection."""
+    """If references remained, objects would stay in memory until a late garbage collection."""
 
     class Held:
         pass

@@ -131,7 +131,7 @@ def test_work_of_parts_after_a_wait_counts(tmp_path: Path) -> None:
 
     async def answered() -> MetadataResponse:
         nonlocal worked_ms
-        clock.advance(1)  # runs in the task of the whole request
+        clock.advance(1)  # this work is done in the task of the whole request
         await asyncio.sleep(0)
         clock.advance(2)
         worked_ms += 2

@@ -1,7 +1,7 @@
 """With ACLs and quotas, repeated requests get the same bytes as requests on new connections.
 
 Two brokers get the same requests. At the first broker, clients keep their connections. At the
-second, each request has a new connection, so that no template exists.
+second broker, each request has a new connection, so that no template exists.
 """
 
 import random
@@ -131,7 +131,7 @@ class Pair:
     def compare(self, principal: str, *frames: bytes) -> tuple[bytes | str, int]:
         """Check that both brokers give the same response and mute time; return both values.
 
-        A single frame is sent to both brokers; of two frames, each broker gets one.
+        If one frame is given, both brokers get it. If two are given, each broker gets one.
         """
         both = frames if len(frames) > 1 else frames * 2
         first, second = (
@@ -141,7 +141,7 @@ class Pair:
         return first
 
     def frames(self, topic: str = "t", version: int = 9) -> list[bytes]:
-        """Return a request of each kind."""
+        """Return one Produce, one Fetch and one ListOffsets request."""
         broker = self.brokers[0]
         return [
             broker.produce(version, topic, 0, 10),

@@ -41,7 +41,8 @@ def test_endpoint(text: str, host: str, port: int) -> None:
     [
         *("nonsense", "127.0.0.1", "[::1]", ":", "", "*"),
         *("h:x", "h:70000", "h:-1", "h:\u0661", "h:"),
-        # A port without a host, a listener's name, two endpoints, brackets that don't match.
+        # The following texts are a port without a host, an endpoint with a listener's name, two
+        # endpoints, and brackets that don't match.
         *("9404", "PLAINTEXT://127.0.0.1:0", "127.0.0.1:0,127.0.0.1:0"),
         *("[::1:0", "::1]:0", "[h]:0", "::1", "a b:0"),
     ],

@@ -26,7 +26,7 @@ def test_topic_that_is_held_while_its_deletion_waits_is_kept_so_long(node: Node)
         await topic_changes.create(node, "t", 1)
         async with node.topics.changing:
             deletion = asyncio.ensure_future(topic_changes.delete(node, "t"))
-            await asyncio.sleep(0)  # the deletion has seen no lock on the topic
+            await asyncio.sleep(0)  # the deletion has checked that no lock is on the topic
             hold = node.partitions.holds.hold(["t"], stops_appends=True)
             await hold.__aenter__()
         for _ in range(5):

@@ -120,7 +120,7 @@ def test_held_responses_are_due_after_a_time() -> None:
         await asyncio.sleep(0)
         assert out == ["a", "b", "c", "d"]
         assert turn.due_ns == never
-        assert turn.holds  # responses that were sent earlier in the iteration count, too
+        assert turn.holds  # `holds` also counts responses sent earlier in the iteration
 
     played(story)
 

@@ -142,11 +142,11 @@ class FakeBackend:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return the offsets set as `FakeLog.times`."""
+        """Return the offsets that the test has set in `FakeLog.times`."""
         return {name: self._log.times[name] for name in times}
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the epoch of the record before each end, as `Backend` does."""
+        """Return the leader epoch of the last record before each end, as `Backend` does."""
         found = {}
         for name, end in ends.items():
             log = self._partition(name)

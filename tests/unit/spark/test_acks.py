@@ -1,6 +1,7 @@
 """A worker acknowledges received data at once, as soon as it has unpickled a task.
 
-Linux returns the mode that was last requested: 0 for TCP_QUICKACK if acknowledgements are delayed.
+For the socket option TCP_QUICKACK, Linux returns the mode that was last requested; 0 stands for
+delayed acknowledgements.
 """
 
 import os

@@ -144,9 +144,9 @@ def test_a_query_counts_all_topics_together() -> None:
 def test_a_smaller_version_than_the_last_one_is_an_error_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A smaller version may come from a new checkpoint, which counts from 0; no row is written.
+    """A smaller version may be that of a new checkpoint, whose versions start again from 0.
 
-    A repeat of the last version is only a warning.
+    No row is written. A repeat of the last version is only a warning.
     """
     log_skipped(AppVersion("app", 3), {"even": 3, "odd": 41}, "/data")
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]

@@ -304,7 +304,7 @@ def test_a_stream_of_named_internal_topics_continues_without_a_missing_topic(
 def test_the_end_of_a_log_is_its_end_even_if_only_flushed_records_are_read(
     root: Path, tmp_path: Path
 ) -> None:
-    """With the flushed end instead, a lost checkpoint would look like a truncated log."""
+    """If the flushed end were used, a lost checkpoint would look like a truncated log."""
     copy = shutil.copytree(root, tmp_path / "copy")
     (copy / "recovery-point-offset-checkpoint").unlink()
     given = {"path": str(copy), "subscribe": TOPIC, "readUntil": "flushed"}

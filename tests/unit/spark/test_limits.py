@@ -69,7 +69,7 @@ def test_names(one: Filter, kept: set[str]) -> None:
 
 @pytest.mark.parametrize("column", [TIME, APPENDED])
 def test_a_time_that_is_shown_as_null_is_left_to_spark(column: tuple[str, ...]) -> None:
-    """With mode=permissive Spark has to filter: times that it can't represent are null."""
+    """With mode=permissive, times that Spark can't represent are null, so Spark has to filter."""
     filters = [GreaterThanOrEqual(column, us(5_000)), IsNotNull(column)]
     limits, returned = take(*filters, permissive=True)
     assert limits.times == (5, INT64_MAX)
@@ -119,7 +119,7 @@ def test_lists_are_narrowed_and_restored() -> None:
     times = In(TIME, (us(1_000), us(5_500)))
     limits, returned = take(times, IsNotNull(TIME))
     assert limits.times == (1, 6)
-    assert returned == [times]  # the limit of times implies IsNotNull
+    assert returned == [times]  # IsNotNull is not returned: the limit of times implies it
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_a_broker_and_a_directory_have_their_own_options() -> None:
 
 
 def test_times_mean_positions_at_brokers_as_in_the_connector() -> None:
-    """As in the connector, a time is an error if no record has that time or a later one."""
+    """As in Spark's Kafka connector, a time that is later than all records is an error."""
     there = read_source_options(BROKER)
     assert (there.is_exact, there.needs_match) == (False, True)
     here = read_source_options(BASE)

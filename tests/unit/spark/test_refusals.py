@@ -19,7 +19,7 @@ VALUE = StructType([StructField("value", BinaryType())])
 
 
 def test_an_invalid_stream_fails_at_the_first_call_of_its_reader() -> None:
-    """An error in the creation of the reader would become an UnboundLocalError in Spark."""
+    """Spark would turn an error in creating the reader into an UnboundLocalError."""
     given = {"path": "/data", "subscribe": "t", "endingOffsets": "latest"}
     reader = TidelogSource(given).streamReader(VALUE)
     for ask in (reader.initialOffset, reader.getDefaultReadLimit):

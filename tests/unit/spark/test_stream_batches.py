@@ -321,7 +321,7 @@ def test_progress() -> None:
     log["t", 1].append(11)
     query.step()
     progress = cast("Mapping[str, Mapping[str, object]]", query.batches.progress)
-    # The progress includes records after the end of AvailableNow.
+    # The progress includes records that were appended after AvailableNow had fixed its end.
     assert progress["latest"] == {"t": {"0": 30, "1": 21}}
     assert progress["behind"] == {"t": {"0": 27, "1": 20}}
     assert progress["metrics"] == {

@@ -1,6 +1,7 @@
 """After any changes to a log, a stream that ignores losses has read each existing record once.
 
-Records are numbered, because an offset that is written again has another record.
+Each record has its own number, because an offset gets a different record if the log is truncated
+and written again.
 """
 
 import itertools
@@ -74,7 +75,7 @@ class Numbered:
         return True
 
     def run(self) -> None:
-        """Run the planned batch; note which records the log now has in its ranges."""
+        """Run the planned batch; store which of the log's present records are in its ranges."""
         done: Read = self.query.run()
         for name, (start, end) in done.items():
             first = max(start, self.log.partitions[name].start)

@@ -515,7 +515,7 @@ def test_commits_of_members_are_accepted_in_the_epochs_of_their_partitions(world
 def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_reports_otherwise(
     owned: Owned | None, interval_ms: int
 ) -> None:
-    """The member keeps the partitions even while the interval delays the next target."""
+    """The member keeps the dropped topic's partitions even while the interval delays a target."""
     world = World(group_consumer_assignment_interval_ms=f"{interval_ms}")
     world.make_topics(routes=5, stops=2)
     first = Member(world, "A", topics=frozenset({"routes", "stops"}))

@@ -7,7 +7,7 @@ from tidelog.server.groups.modern_group import ClassicPart, ConsumerGroup, Subsc
 from tidelog.server.groups.modern_records import MemberChange, read_modern_change
 
 SUBSCRIBED = b"\0\0\0\0\0\1\0\x06routes\xff\xff\xff\xff"
-# The last field is tagged and nullable; Kafka writes it even if it is null.
+# A member record's last field is tagged and nullable; Kafka writes this field even if it is null.
 MEMBERS = {
     "00000000047261770b2f3132372e302e302e310307726f75"
     "7465730673746f7073010000ea600001000100": Subscription(

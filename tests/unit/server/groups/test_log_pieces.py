@@ -110,7 +110,7 @@ def kernels() -> KernelPieces:
 
 
 def switching(random: Random) -> FindKernels:
-    """Return a function that finds no kernels for the first pieces, and then always finds them."""
+    """Return a function that returns None for up to three pieces, and then always kernels."""
     found = iter([None] * random.randrange(4))
     made = kernels()
     return lambda: next(found, made)

@@ -78,7 +78,7 @@ def committed(groups: GroupCoordinator, group: str = GROUP) -> int | None:
 
 
 def fail(partition: Partition, disk: FailingDisk) -> None:
-    """Make a sync fail that no request waits for, such as a periodic flush of the broker."""
+    """Make a sync fail while no request waits for it, as in a periodic flush of the broker."""
     disk.is_failing = True
     with pytest.raises(StorageFailure):
         partition.log.flush()
@@ -95,7 +95,8 @@ async def test_no_group_is_served_before_the_topic_exists(tmp_path: Path) -> Non
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])
         assert made == [ErrorCode.NONE] * 3
-        # The second and third call find the topic's files, and load the topic as an existing topic.
+        # The second and third call find the files of the first call, and load the topic as an
+        # existing one.
         await until_loaded(node.groups)
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
         given = node.log_dir.topic(OFFSETS_TOPIC).given
@@ -137,7 +138,7 @@ async def test_a_request_waits_only_for_the_partition_of_its_group(tmp_path: Pat
 
 @on_a_loop
 async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path) -> None:
-    """As in Kafka, the commit is refused at once, because librdkafka waits for the response."""
+    """As in Kafka, such a commit is refused before loading: librdkafka waits for the response."""
     import_coordinators(with_transactions=True)
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
@@ -181,7 +182,8 @@ async def test_acknowledged_commits_survive_a_kill(tmp_path: Path) -> None:
         await node.groups.shards.ensure_topic()
         for offset in range(10):
             assert await commit(node.groups, offset) == [ErrorCode.NONE]
-        # Other partitions are synced in the background. The copy leaves out their temporary files.
+        # The broker syncs other partitions in the background. The copy leaves out the temporary
+        # files of these syncs.
         unfinished = shutil.ignore_patterns("*.tmp")
         shutil.copytree(tmp_path / "one", tmp_path / "two", ignore=unfinished)
     async with running_node(tmp_path / "two") as node:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 KEY = "producer_byte_rate"
 # Entities whose quotas apply to user u with client id c, by decreasing precedence. The second
-# element is the key under which clients share the quota.
+# element of a row is the key under which clients share the entity's quota.
 ORDER = [
     ((("client-id", "c"), ("user", "u")), ("u", "c")),
     ((("client-id", None), ("user", "u")), ("u", "c")),

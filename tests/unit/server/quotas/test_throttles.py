@@ -37,10 +37,7 @@ def test_the_throttle_time_of_the_smallest_quota_is_finite(per_second: float) ->
 
 @given(uses=USES)
 def test_a_refunded_charge_does_not_count(uses: list[tuple[int, int]]) -> None:
-    """A refunded charge leaves no trace.
-
-    Exception: if the charge began a window, this window remains, as in Kafka.
-    """
+    """A refunded charge leaves no trace, except the window that it may have begun, as in Kafka."""
     kept, changed, now_ms = Rate(), Rate(), 1_000_000
     for pause_ms, used in uses:
         now_ms += pause_ms

@@ -81,7 +81,7 @@ def test_an_allowed_operation_allows_the_implied_ones(
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("denied", GRANTED, ids=lambda found: found.name)
 def test_a_denied_operation_denies_no_other(denied: Operation, wanted: Operation) -> None:
-    """If all operations are allowed, denying one denies no other, but denying ALL denies all."""
+    """All operations are allowed, one is denied: the others stay allowed, unless ALL is denied."""
     expected = denied.name not in {"ALL", wanted.name}
     found = may(acl(ALLOW, Operation.ALL), acl(DENY, denied), operation=wanted)
     assert found is expected

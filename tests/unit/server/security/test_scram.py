@@ -62,8 +62,8 @@ def client_final(
 ) -> bytes:
     """Return the second message of an honest client, by RFC 5802, section 3.
 
-    If `nonce` is given, the message has this nonce instead of the server's, and the right proof for
-    this nonce.
+    If `nonce` is given, it replaces the server's nonce in the message, and the proof is right for
+    it.
     """
     name = kind.hash_name
     said = dict(part.partition("=")[::2] for part in answer.decode().split(","))
@@ -173,7 +173,7 @@ def test_an_unknown_user_keeps_its_challenge_when_users_change() -> None:
 def test_salts_of_unknown_users_are_like_those_of_kafkas_clients() -> None:
     salts = [challenge(f"nobody {n}", {Shape(4096, 0): 1})[0] for n in range(200)]
     assert all(re.fullmatch(b"[0-9a-z]{20,26}", salt) for salt in salts)
-    # A 130-bit number has at most 26 digits in base 36. If it has 26, the first digit is 1.
+    # A 130-bit number has at most 26 digits in base 36. A number with 26 digits begins with 1.
     assert all(salt.startswith(b"1") for salt in salts if len(salt) == 26)
     assert len({*salts}) == 200
     assert {len(salt) for salt in salts} >= {25, 26}

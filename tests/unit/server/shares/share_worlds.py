@@ -211,7 +211,7 @@ async def begun(
     """Start a fetch of partition 0; return its task once the fetch waits for records."""
     before = world.waiting_count()
     task = asyncio.ensure_future(wanted)
-    # The fetch waits only after threads have opened the partition, which takes an unknown time.
+    # Threads open the partition before the fetch waits for records. How long this takes is unknown.
     await turn_until(lambda: world.waiting_count() > before or task.done())
     await turns()
     assert not task.done()

@@ -200,7 +200,7 @@ async def test_a_topic_that_cannot_be_written_accepts_no_acknowledgement(path: P
 
 @dataclass
 class Story:
-    """The acknowledged offsets, noted with the count of file system calls at that time."""
+    """Acknowledged offsets; `known` has them with the number of file system calls at that time."""
 
     files: DamageFileSystem
     accepted: set[int] = field(default_factory=set)
@@ -210,7 +210,7 @@ class Story:
         self.known.append((len(self.files.journal), set(self.accepted)))
 
     def at(self, calls: int) -> tuple[set[int], set[int]]:
-        """Return the offsets that must be, and that may be, acknowledged after `calls` calls."""
+        """Return which offsets must be acknowledged after `calls` calls, and which may be."""
         before = [accepted for count, accepted in self.known if count <= calls]
         behind = [accepted for count, accepted in self.known if count > calls]
         sure = before[-1] if before else set()

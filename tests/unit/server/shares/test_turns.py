@@ -246,7 +246,10 @@ class AnyOrder:
         self.shelf.leave(fetch)
 
     def hold_up(self) -> None:
-        """Let a fetch that was not woken begin or end other work; let some woken fetches end it."""
+        """Let one fetch that was not woken begin or end other work.
+
+        Each woken fetch with other work ends this work with a probability of one half.
+        """
         free = [each for each in self.fetches if not each.is_woken and each is not self.reader]
         for each in free[:1]:
             each.is_busy = not each.is_busy
@@ -264,7 +267,7 @@ class AnyOrder:
             assert self.shelf.seen_by(each.isolation) < each.least, each
 
     def check(self) -> None:
-        """Check that a fetch was woken if no fetch reads and a free fetch could acquire records."""
+        """Check that a fetch was woken if a free one could acquire records, and none is reading."""
         assert self.shelf.waiting_count == len(self.fetches)
         could = [each for each in self.fetches if each.least == 1 and not each.is_busy]
         if self.reader is None and any(self.shelf.may_acquire(each.isolation) for each in could):

@@ -69,8 +69,8 @@ def test_a_marker_that_was_not_written_is_retried(
             assert it.known().state is TransactionState.COMPLETE_COMMIT
             numbers = producer.producer_id, 0, True
             places = [ONE] if place.topic == OFFSETS_TOPIC else [ONE, place]
-            # The retry writes markers to all partitions again, because the failed partition is
-            # unknown.
+            # The coordinator does not know which partition failed, so its retry writes markers to
+            # all partitions again.
             assert {*it.markers()} == {(each, *numbers) for each in places}
 
     on_a_loop(check)(tmp_path)

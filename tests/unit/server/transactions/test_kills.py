@@ -1,7 +1,7 @@
 """A broker is killed, or loses power, at any moment; its state is checked at the next start.
 
-Each transaction has a separate topic, whose markers show the outcome. Either all markers are
-commits or all are aborts. After a successful response, all markers have the outcome that was
+Each transaction has a separate topic, whose markers show the outcome. All markers of a transaction
+are commits, or all are aborts. After a successful response, all markers have the outcome that was
 requested.
 """
 
@@ -50,8 +50,8 @@ class Known(NamedTuple):
 class Story:
     """A history of transactions, and the outcomes that clients know.
 
-    The first entry of `known` is for 0 calls, because other threads may have recorded calls before
-    the history began.
+    `known` begins with an entry for 0 calls, because calls of other threads may be recorded before
+    the history begins.
     """
 
     world: World

@@ -55,9 +55,9 @@ async def test_records_missing_from_a_reopened_log_do_not_apply(tmp_path: Path) 
 
 @on_a_loop
 async def test_adding_partitions_waits_for_loading(tmp_path: Path) -> None:
-    """AddPartitionsToTxn waits for loading in versions 0 to 3, which clients send.
+    """In versions 0 to 3, AddPartitionsToTxn waits until the log is loaded.
 
-    Later versions don't wait.
+    These are the versions that clients send. Later versions don't wait.
     """
     disk = FailingDisk()
     async with world(tmp_path, files=disk) as it:

@@ -1,4 +1,4 @@
-"""The transition for each request in each state, without a log."""
+"""Transitions of a transaction for each request in each state, tested without a log."""
 
 from dataclasses import replace
 from typing import Final
@@ -201,7 +201,7 @@ def test_fencing_leaves_room_for_one_more_epoch() -> None:
 
 @pytest.mark.parametrize("state", [EMPTY, COMPLETE_ABORT, COMPLETE_COMMIT])
 def test_requests_with_the_largest_epoch_are_fenced(state: TransactionState) -> None:
-    """Markers have the next epoch, so a transaction with the largest epoch would never end."""
+    """A transaction with the largest epoch could never end: its markers need the next epoch."""
     found = known(state, INT16_MAX)
     fenced = ProducerRef(PID, INT16_MAX)
     request = AddRequest(

@@ -108,7 +108,7 @@ class World:
         return await self.coordinator.init_producer_id(asked)
 
     async def begun(self, transactional_id: str = ID) -> ProducerAnswer:
-        """Initialize a producer, if necessary after its id's open transaction has ended."""
+        """Initialize a producer; if its id has an open transaction, wait for its end first."""
         while (said := await self.init(transactional_id=transactional_id)).code is (
             ErrorCode.CONCURRENT_TRANSACTIONS
         ):
