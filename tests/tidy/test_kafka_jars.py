@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.worlds.kafka import home
 
-# Stand-in for Maven that records its calls. The file `failures` states how many calls fail at
-# first; each later call provides one jar.
+# Stand-in for Maven that records its calls. The file `failures` has the number of first calls that
+# fail; each later call provides one jar.
 MVN = """#!/bin/sh
 here=$(dirname "$0")
 echo "$*" >>"$here/calls"

@@ -34,7 +34,7 @@ def options(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def without_choice() -> set[str]:
-    """Return the commands in the last table of docs/clocks.md."""
+    """Return the commands without a choice of clock: those in the last table of docs/clocks.md."""
     table = PAGE.rpartition("| command | clock |")[2]
     first_cells = re.findall(r"^\|([^|]+)\|", table, re.MULTILINE)
     return {name for cell in first_cells for name in re.findall(r"`tidelog ([\w-]+)`", cell)}

@@ -41,7 +41,7 @@ def test_a_plan_has_a_row_for_each_segment(tmp_path: Path, scheduler: str) -> No
     rows, told = _show(tmp_path)
     assert len(rows) > 2
     assert {row["decision"] for row in rows} == {"clean"}
-    # With five keys, only the last finished segment has live records.
+    # The log has only five keys, so only its last finished segment has live records.
     assert [row["garbage_bytes"] for row in rows[:-1]] == [row["bytes"] for row in rows[:-1]]
     assert sum(int(str(row["keys"])) for row in rows) == 5
     assert "t-0: due" in told

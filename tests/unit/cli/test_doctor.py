@@ -77,7 +77,7 @@ def test_a_damaged_record_is_named_with_its_loss_and_not_repaired(
 
 
 def test_a_damaged_header_is_named_by_reads_as_by_doctor(flights: Cli, partition: Path) -> None:
-    """The header's last offset is 4,096 too large, so offset 3 is found only by an index entry."""
+    """The header's last offset is 4,096 too large, so only an index entry leads to offset 3."""
     flights.ok("config", "flights", "--set", "index.interval.bytes=4096")
     (partition / f"{0:020d}.index").unlink()
     assert flights.run("doctor", "--repair").code == 0

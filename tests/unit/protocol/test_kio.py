@@ -85,7 +85,7 @@ def load(version: Version) -> Theirs | None:
 
 @cache
 def numbers() -> dict[str, list[int]]:
-    """Return valid values of each kio type that can't represent all numbers, by the type's name."""
+    """Return valid values, by type name, of each kio type that can't represent all numbers."""
     from kio.schema.errors import ErrorCode
 
     return {
@@ -201,7 +201,7 @@ def test_defaults_are_kafkas() -> None:
             if theirs is not None:
                 paths = other_defaults(version.kind, theirs, version.number)
                 found |= {(name, ".".join(path)) for path in paths}
-    # Our default is None, which requests all keys. kio's default is an empty list.
+    # tidelog's default is None, which requests all keys. kio's default is an empty list.
     assert found == {("DescribeConfigsRequest", "resources.configuration_keys")}
 
 

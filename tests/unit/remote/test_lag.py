@@ -51,7 +51,7 @@ def test_a_group_at_the_end_is_not_behind() -> None:
 
 
 def test_only_gaps_left_are_an_offset_lag_without_a_delay() -> None:
-    """The only unread offset is a transaction marker's, so no record is unread."""
+    """One offset is unread, but it is the offset of a transaction marker: no record is unread."""
     only_gap = replace(seen(committed=99), unread=None, left=Count(0, is_exact=True))
     found = lag_after(only_gap)
     assert (found.offset_lag, found.behind_ms, found.catch_up_s) == (1, 0, 0.0)
@@ -135,7 +135,7 @@ def test_limit_of_age_is_broken_by_an_unknown_age() -> None:
 
 @pytest.mark.parametrize("limit", ["max_lag", "max_ms"])
 def test_a_position_beyond_the_end_breaks_any_limit(limit: str) -> None:
-    """The topic was recreated and filled again, and the group has read nothing of the new topic."""
+    """A position after the log end shows a recreated topic, of which the group has read nothing."""
     none_left = Count(0, is_exact=True)
     beyond = lag_after(replace(seen(committed=101), left=none_left, unread=None))
     assert group_lag.over_limits([beyond]) == []

@@ -108,7 +108,7 @@ def test_records_appended_meanwhile_are_counted(tmp_path: Path) -> None:
 
 
 def test_seconds_behind_are_by_the_append_clock(tmp_path: Path) -> None:
-    """The second batch was appended ten seconds after the first, whatever its create times are."""
+    """Only append times count: the second batch was appended ten seconds after the first."""
     clock = write(tmp_path, 5, 5)
     clock.advance(100_000)
     with Directory.open(str(tmp_path)) as directory:

@@ -149,7 +149,7 @@ def test_topic_that_was_deleted(tmp_path: Path) -> None:
 
 
 def test_damage_is_damage(tmp_path: Path) -> None:
-    """Because positions may have changed, the piece is planned again before damage is reported."""
+    """A damaged piece is planned again before the error, because positions may have changed."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
     log = Path(plan.splits[0].pieces[1].path)

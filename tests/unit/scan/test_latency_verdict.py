@@ -27,7 +27,7 @@ def histogram(*latencies_ms: int) -> LatencyHistogram:
 
 
 def test_no_text_of_a_percentile_exceeds_the_largest_latency() -> None:
-    """30 days and 20 hours would be rounded to 31 days."""
+    """If it were rounded, a latency of 30 days and 20 hours would become 31 days."""
     longest_ms = 30 * DAY_MS + 20 * HOUR_MS
     total = histogram(1, longest_ms - 2, longest_ms - 1, longest_ms)
     assert capped_text(longest_ms - 2, total) == "30d20h"

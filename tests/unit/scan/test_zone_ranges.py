@@ -14,7 +14,7 @@ def ranges(
     *,
     is_committed: bool = False,
 ) -> list[ZoneRange]:
-    """Return the ranges that a map of these zones gives for a count."""
+    """Return the ranges of a segment that a count uses if its zone map has these zones."""
     wanted = Question(RECORD, *times, *offsets)
     asked = ZoneQuestion(wanted, is_committed=is_committed, counts=True)
     return list(find_ranges(ZoneMap.decode(encode(zones)), asked, gap_bytes=0))

@@ -133,7 +133,7 @@ def test_an_idle_client_that_is_sending_is_listened_to_first(
 
 @pytest.fixture
 def crowded(node: Node) -> Clients:
-    """Clients at the memory bound because of responses alone: no request waits for memory."""
+    """Clients whose responses alone use up the memory budget; no request waits for memory."""
     found = Clients(node)
     found.in_flight.add(100)
     return found

@@ -124,7 +124,7 @@ def test_a_single_request_does_not_wait_for_all_pipelined_ones(tmp_path: Path) -
 
 
 def test_a_full_transport_gets_no_further_writes(node: Node) -> None:
-    """While writing is paused, no response is written; after that, no response is missing."""
+    """No response is written while the transport pauses writing; later all responses are sent."""
 
     async def run() -> None:
         client = WireClient(node)

@@ -232,7 +232,7 @@ def test_a_segment_that_the_writer_has_rolled_needs_no_look() -> None:
         log.append([NewRecord(key=b"k", value=bytes(49), timestamp=number)])
     log.flush()
     reader = reader_of(env)
-    consume(reader, 100_000)  # the request verifies the segments' ends
+    consume(reader, 100_000)  # this read verifies the segments' ends
     known = zip(log.segments[:-1], reader.segments, strict=False)
     for segment, looked_at in known:
         assert isinstance(segment, ClosedSegment)

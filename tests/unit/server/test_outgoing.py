@@ -193,7 +193,7 @@ def test_pages_are_probed_once_at_each_distance(
     assert is_begun or memory.looks[0] == start
     assert seen[-1] == start + half - 1
     assert max(b - a for a, b in pairwise(seen)) <= probe_bytes
-    # Positions with known results are not checked again.
+    # No position is checked twice, because the results of earlier checks are kept.
     assert len(memory.looks) <= half // probe_bytes + 1 + (not is_begun)
     memory.end = 0
     assert not made.is_cached(made.size_bytes)

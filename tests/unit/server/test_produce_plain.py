@@ -237,7 +237,7 @@ def tallies(node: Node) -> object:
 
 
 def test_a_partition_named_twice_with_an_undefined_codec_gets_a_response() -> None:
-    """The request gets a response instead of a closed connection."""
+    """A request with such a partition gets an error response, and its connection stays open."""
     node = open_side()
     odd = with_byte(ATTRIBUTES_AT + 1, 7)
     both: list[tuple[int, bytes | None]] = [(0, plain_batch()), (0, odd)]

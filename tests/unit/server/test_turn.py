@@ -49,7 +49,7 @@ def answer(turn: WriteCoalescer, sent: Sent, now_ns: int = 0) -> bool:
 
 
 async def crowd(turn: WriteCoalescer) -> None:
-    """Respond to many clients, until the coalescer holds responses."""
+    """Respond to so many clients that the coalescer holds responses."""
     for _ in range(AT_ONCE + CROWD):
         answer(turn, Sent("crowd", []))
     await asyncio.sleep(0)

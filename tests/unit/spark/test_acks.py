@@ -76,7 +76,7 @@ def test_no_descriptor_is_kept(lazy: socket.socket) -> None:
 
 
 def test_connections_stay_blocking_despite_a_default_timeout(lazy: socket.socket) -> None:
-    """A function of the user may have set a default timeout for the worker's sockets."""
+    """A user's function may have set a default timeout for all sockets of the worker."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(30)
     try:

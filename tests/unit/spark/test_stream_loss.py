@@ -82,7 +82,8 @@ def test_a_deleted_topic_ends_its_partitions() -> None:
     query = Query(log, subscribe="t,u", maxOffsetsPerTrigger="7")
     assert query.step() == {at(0): (0, 2), at(0, "u"): (0, 5)}
     log.delete("u")
-    # The lost range ends at the last log end that this process has seen.
+    # The deleted topic has no log end, so the lost range ends at the last log end that this process
+    # saw.
     assert loss_of(query) == [("u", 0, 5, 10)]
     query.options = Query(log, subscribe="t", failOnDataLoss="false").options
     query.restart()

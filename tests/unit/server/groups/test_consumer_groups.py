@@ -438,8 +438,8 @@ def test_between_equally_wanted_assignors_the_newest_wish_decides(world: World) 
     first = Member(world, "B", assignor="uniform")
     assert world.consumers.assignor() == "uniform"
     Member(world, "A", assignor="range")
-    # `range` gives the new member the first partitions. With `uniform`, the first member would
-    # keep these partitions.
+    # The assignor `range` gives the new member the first partitions. With `uniform`, the first
+    # member would keep them.
     assert world.consumers.targets["A"] == {ROUTES: frozenset({0, 1, 2})}
     assert world.consumers.assignor() == "uniform"
     first.beat(assignor="range")

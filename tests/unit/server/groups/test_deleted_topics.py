@@ -143,7 +143,7 @@ def test_offsets_of_the_present_topic_stay_after_the_clock_is_set_back() -> None
     gone = DeletedTopic(TOPIC, OLD_ID, 1000)
     assert gone.owns(CommittedOffset(1, commit_ms=2000, topic_id=OLD_ID), present=OTHER_ID)
     assert not gone.owns(CommittedOffset(1, commit_ms=900, topic_id=OTHER_ID), present=OTHER_ID)
-    # The commit was made after the deletion, for a later topic, which doesn't exist any more.
+    # This commit is later than the deletion. It is for a new topic that was deleted, too.
     assert not gone.owns(CommittedOffset(1, commit_ms=1001, topic_id=OTHER_ID), present=None)
     # Commits in old formats have no topic id.
     assert gone.owns(CommittedOffset(1, commit_ms=1000), present=OTHER_ID)

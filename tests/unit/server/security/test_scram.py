@@ -257,7 +257,7 @@ def test_a_final_message_repeats_nonce_and_binding_of_its_exchange() -> None:
 def test_no_changed_proof_gets_in(data: st.DataObject) -> None:
     """Changing any single byte of the correct final message makes the broker refuse it.
 
-    The last base64 character has two unused bits, so this character and the padding are excluded.
+    The last base64 character and the padding stay, because this character has two unused bits.
     """
     found = server()
     first = "n,,n=user,r=abc"

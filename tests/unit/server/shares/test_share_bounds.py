@@ -50,7 +50,8 @@ async def test_only_headers_of_acquired_batches_are_read(path: Path) -> None:
         assert found.offered.batches == [(at, at) for at in range(5)]
         assert found.size_bytes == partition.log.segments[0].size_bytes
         assert len(offered(known, 1000).offered.batches) == limits.locks_max
-        # Three available records are before the acknowledged records, all others after them.
+        # Offsets 3 to 9 are acknowledged. The three records before them and all records after them
+        # are available.
         known = SharePartition(0, [StateBatch(3, 9, RecordState.ACKNOWLEDGED, 1)], limits)
         assert known.acquirable_end(3) == 3
         assert offered(known, 5).offered.batches == [(at, at) for at in range(12)]
@@ -58,7 +59,7 @@ async def test_only_headers_of_acquired_batches_are_read(path: Path) -> None:
 
 @on_a_loop
 async def test_the_end_of_a_fetch_is_kept_for_the_next_one(path: Path) -> None:
-    """The position where a fetch ends is kept, so that the next fetch needs no index lookup."""
+    """A fetch stores the position of its end, so that the next fetch needs no index lookup."""
     async with world(path) as it:
         it.produce(*[1] * 30)
         partition = it.node.partitions.get(TOPIC, 0)

@@ -310,7 +310,7 @@ async def test_topics_and_partitions_that_do_not_exist(path: Path) -> None:
 
 @on_a_loop
 async def test_an_error_names_no_leader(path: Path) -> None:
-    """If a response named leader 0 at epoch 0, franz-go would keep using a nonexistent broker."""
+    """An error response with leader 0 and epoch 0 would send franz-go to a nonexistent broker."""
     async with world(path) as it:
         one = it.member()
         told = of(await one.fetch(7), 7)

@@ -87,7 +87,7 @@ def told(step: Step) -> str:
 
 
 # Columns: state; results of commit and abort with the present epoch; results of commit and abort
-# with the previous epoch. The rows are those of Kafka's own table.
+# with the previous epoch. All rows are copied from a table of Kafka.
 BUMPING: Final = [
     (EMPTY, "INVALID_TXN_STATE", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
     (ONGOING, "PREPARE_COMMIT", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
