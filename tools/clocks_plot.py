@@ -20,8 +20,8 @@ SPAN: Final = (-120, 150)
 SHOWN: Final = (-45, 45)
 DAY: Final = (-12 * 60, 12 * 60)
 WIDTH, LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 820, 12, 12, 62, 178, 236
-# Colors of marks and texts on a light and on a dark page, with a contrast to the page of 4.5 or
-# more.
+# Colors of marks and texts on a light and on a dark page; their contrast with the page is at least
+# 4.5.
 STYLE: Final = """
 svg { font: 13px system-ui, sans-serif }
 text { fill: #24292f } .rest { stroke: #6e7781; opacity: .45 } .axis { stroke: #57606a }

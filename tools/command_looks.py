@@ -78,7 +78,7 @@ WRITES = (
     "doctor",
     "standby status",
 )
-# Commands that run in this order on a broker of the directory of `WRITES`.
+# Commands that run in this order on a broker that serves the directory of `WRITES`.
 ON_BROKER = (
     "topics",
     "describe orders",
@@ -126,7 +126,7 @@ class Looks:
         self.wide += [
             f"{self._width}: {' '.join(words)}: {line}"
             for line in lines
-            # lines of JSON may be wider
+            # JSON lines may be wider
             if cell_len(line) > self._width and not line.lstrip().startswith('"')
         ]
 
@@ -161,7 +161,7 @@ def _chunks(reader: int) -> Iterator[bytes]:
     while True:
         try:
             chunk = os.read(reader, 1 << 16)
-        except OSError:  # on Linux, this error means that the other end is closed
+        except OSError:  # on Linux, an error if the other end is closed
             return
         if not chunk:
             return

@@ -23,7 +23,7 @@ Curve = Mapping[float, float]
 
 
 def measure(kind: str) -> dict[str, dict[str, Curve]]:
-    """Return bytes per appended byte: for `written` and `read`, a curve for each scheduler."""
+    """Return the bytes `written` and `read` per appended byte: one curve for each scheduler."""
     found: dict[str, dict[str, dict[float, float]]] = {
         what: {name: {} for name in MARKS} for what in ("written", "read")
     }

@@ -17,9 +17,8 @@ from tests.worlds.made_pages import made_pages
 WIDTHS: Final = (1280, 390)
 SCHEMES: Final = ("light", "dark")
 UNFOLD: Final = "for (const one of document.querySelectorAll('details')) one.open = true"
-# Script for a page. It returns a line for the page if the page is wider than the screen, for each
-# table that is wider than the screen, and for each text that is smaller than 11 px or exceeds its
-# picture.
+# Script for a page. It returns a line if the page is wider than the screen, one for each table that
+# is wider than the screen, and one for each text that is smaller than 11 px or exceeds its picture.
 CHECK: Final = """() => {
   const found = [];
   const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;

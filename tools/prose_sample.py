@@ -2,8 +2,8 @@
 
 Prints numbered sentences of docs, docstrings, comments and messages with file and line. The same
 seed and tree give the same sentences. An editor marks sentences that need a second reading. The
-share of marked sentences measures the prose; compare it before and after a rewrite, with different
-seeds.
+share of marked sentences is a measure of the prose: compare it before and after a rewrite, with
+different seeds.
 """
 
 import re

@@ -326,7 +326,7 @@ def test_streams_and_frames_have_the_declared_type_of_a_table(log: tidelog.Direc
     forms += [pd.DataFrame({"value": ["v"]}), log.scan("flights", columns=["value"])]
     for form in forms:
         log.append_table("flights", form)
-    assert log.count("flights") == 8  # the scan had four records
+    assert log.count("flights") == 8  # 4 records, and 4 from the scan
 
 
 def test_times_as_text_numbers_and_datetimes(log: tidelog.Directory) -> None:
@@ -426,7 +426,7 @@ def test_plain_arguments_of_another_type_are_named(
 
 
 def test_one_name_stands_for_a_list_of_names() -> None:
-    """A text is one name, not a list of letters; a partition is not a list of its fields."""
+    """A text is one name, not a list of letters; a partition is one name, not a list of fields."""
 
     @reads_arguments()
     def count(

@@ -104,7 +104,7 @@ def test_a_quarter_of_an_hour_after_a_clock_change_is_an_hour() -> None:
 
 def test_a_day_ends_at_its_first_midnight() -> None:
     zone = ZoneInfo("America/St_Johns")
-    midnight = ms("2010-11-07T02:30")  # a minute later the clock goes back to 23:01
+    midnight = ms("2010-11-07T02:30")  # one minute before the clock goes back to 23:01
     assert unit_start(midnight - 1, CalendarUnit.DAY, zone) == midnight - 24 * HOUR
     assert unit_start(midnight + HOUR // 2, CalendarUnit.DAY, zone) == midnight
 
@@ -149,7 +149,7 @@ def test_the_smallest_unit_with_few_enough_is_chosen(days: int, unit: CalendarUn
 
 
 def test_a_chosen_unit_begins_at_quarters_of_an_hour() -> None:
-    zone = ZoneInfo("America/St_Johns")  # its clock was put back at 0:01
+    zone = ZoneInfo("America/St_Johns")  # clocks were put back at 0:01 on this day
     start, end = ms("2010-11-06"), ms("2010-11-08")
     assert any(one % 900_000 for one in unit_starts(start, end, CalendarUnit.HOUR, zone))
     assert unit_for(start, end, 75, zone) is CalendarUnit.DAY

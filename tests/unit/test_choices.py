@@ -21,11 +21,12 @@ from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
 
 # Names of parameters that accept a choice, whatever their annotation is.
 NAMES = {*CHOICES, "order", "mode", "settings"}
-# Parameters with such a name that are no choice: the clock of an Env, a broker's settings.
+# Parameters with one of these names that accept no choice: the clock of an Env, and a broker's
+# settings.
 OTHERS = {("Env", "clock"), ("ManualClock", "clock"), ("tidelog", "settings")}
 MODULES = (tidelog, scan, spark)
-# Calls that don't read choices: `ManualClock` and `NewRecord.of_log` always get valid values, and
-# `tidelog.open` passes its arguments to `Directory.open`.
+# Calls that need no test of choices: `ManualClock` and `NewRecord.of_log` always get valid values,
+# and `tidelog.open` passes its arguments to `Directory.open`.
 OWN_WORDS = ("ManualClock.", "NewRecord.of_log", "tidelog.open")
 
 
@@ -105,7 +106,7 @@ def test_each_call_refuses_unknown_choices_first(
     assert all(word_of(member) in str(refused.value) for member in kinds[name])
 
 
-# For each annotation, a value that parameters with this annotation refuse.
+# For each annotation, a value of a wrong type, which parameters with this annotation refuse.
 WRONG: Mapping[object, object] = {str: 5, int: "five", float: "five", bool: "yes"}
 
 

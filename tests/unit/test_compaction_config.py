@@ -41,7 +41,7 @@ def test_a_version_header_is_valid_with_its_strategy() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"log.cleaner.threads": "129"},  # less than 1 MiB of buffer per thread
+        {"log.cleaner.threads": "129"},  # leaves each thread less than 1 MiB of buffer
         {"log.cleaner.dedupe.buffer.size": "1048575"},
         {"log.cleaner.io.buffer.load.factor": "0.91"},
         {"log.cleaner.io.max.bytes.per.second": "0"},

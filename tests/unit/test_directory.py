@@ -159,7 +159,7 @@ class TestTables:
         found = [record for _, record in directory.records("t")]
         appended = [record.append_timestamp for record in found]
         assert appended == [START_MS, START_MS, START_MS + 50, START_MS + 100]
-        # Comparisons of records ignore the append time, which is not part of the record.
+        # The append time is not part of a record, so comparisons of records ignore it.
         assert found == list(directory.partition("t", 0).records())
 
 
@@ -223,9 +223,9 @@ def test_tidelog_open_creates_changes_and_reads_a_directory(tmp_path: Path) -> N
 
 
 class TestRecordsWithoutAnAppendTime:
-    """Another program wrote ten records, without append times; then tidelog wrote five.
+    """Another program wrote ten records without append times; after that, tidelog wrote five.
 
-    Results report the records without an append time separately.
+    Results count the records without an append time separately.
     """
 
     @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_range_as_one_text_equals_its_two_ends() -> None:
 
 
 class TestAStepOfTheAppendClock:
-    """Append times are rounded down to 1,000 ms, so a search may find too low an offset.
+    """Append times are rounded down to 1,000 ms, so a search may return too low an offset.
 
     No search returns an offset that is too high.
     """

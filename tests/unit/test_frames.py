@@ -197,7 +197,7 @@ class TestParallelReading:
     def test_a_reader_that_is_dropped_ends_its_threads(self, path: str) -> None:
         planned = scan.plan(path, TOPIC, split_bytes=500)
         reader = to_parallel_reader(planned, threads=4, buffer_bytes=0)
-        assert no_reading_threads()  # threads start only with the first batch
+        assert no_reading_threads()  # threads start when the first batch is read
         reader.read_next_batch()
         assert not no_reading_threads()
         del reader

@@ -391,7 +391,7 @@ def test_an_exception_may_be_declared_as_one(decorate: Decorate) -> None:
 
 @both
 def test_a_class_that_was_pickled_by_value_has_its_defaults(decorate: Decorate) -> None:
-    """For a notebook's class, `cloudpickle` copies its fields and the marks for "no default"."""
+    """`cloudpickle` copies the fields of a notebook's class, and the marks for "no default"."""
     kind = declared(decorate)
     for each in dataclasses.fields(kind):
         each.default, each.default_factory = (

@@ -1,4 +1,4 @@
-"""Packages whose names are loaded at first use: errors for missing extras, listed names."""
+"""Packages that load their names at first use: errors for missing extras, listed names."""
 
 import sys
 

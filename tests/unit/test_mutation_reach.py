@@ -24,7 +24,8 @@ FAR = "tests/unit/cli/test_read.py::test_read"
 SLOW = "tests/property/test_model.py::test_model"
 CLOSE = "tests/unit/storage/test_log.py::TestClose::test_close"
 TOTAL = "tests/unit/record/test_columns.py::test_total"
-# For each test, the lines that it runs. The key "" has the lines that run only at import.
+# For each test, the lines that it runs. The key "" has the lines that run only while modules are
+# imported.
 RUNS: Mapping[str, Mapping[str, list[int]]] = {
     "": {LOG: [1, 3, 6, 9], KERNEL: [1], USER: [1, 3]},
     NEAR: {LOG: [4]},

@@ -247,7 +247,7 @@ def test_a_long_key_of_digits_is_laid_out_at_once() -> None:
 
 def test_percentiles_of_a_week_are_those_of_all_its_records() -> None:
     hours = LatencyByHour()
-    for hour in range(24 * 365):  # each week has one slow hour
+    for hour in range(24 * 365):  # in each week, one hour is slow
         hours.at((HOUR + hour) * HOUR_MS).add(7 * HOUR_MS if hour % 168 == 0 else 60_000, 10)
     topic = TopicTimes(87_600, 0, hours, hours, TopicLateness(records=87_600))
     sections = latency.page("data", LatencyResult({"t": topic}, 1, []), None).sections
@@ -257,7 +257,8 @@ def test_percentiles_of_a_week_are_those_of_all_its_records() -> None:
         assert [one.name for one in panel] == ["p50", "p99"]
         minutes = [ms / 60_000 for one in panel for ms in one.values.values()]
         assert len(minutes) > 100
-        # Only the last week is slower: it has fewer than 24 hours, and one of them is slow.
+        # The last week has fewer than 24 hours and one of them is slow, so only this week is
+        # slower.
         assert sorted(minutes)[-2] < 1.1
     (count, *_) = counts.panels["append time"]
     assert sum(count.values.values()) == 87_600

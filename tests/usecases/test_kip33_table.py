@@ -91,7 +91,7 @@ class Outcome:
 
 
 def judge(read: Sequence[int], wanted: Sequence[int]) -> Outcome:
-    """Compare the read offsets with the wanted ones."""
+    """Compare the offsets that were read with the wanted offsets."""
     got, needed = set(read), set(wanted)
     return Outcome(len(got), len(needed - got), len(got - needed))
 
@@ -147,7 +147,7 @@ def test_row_1_search_by_timestamp() -> None:
 
 
 def test_row_1_the_proposals_own_case() -> None:
-    """m1 and m2 have the same create time, so a search for it returns m1, which is read again."""
+    """m1 and m2 have one create time. So a search for this time returns m1, which is read again."""
     between = 500
     made = [(T0, 0), *((T0 + n, SECOND) for n in range(1, between + 1)), (T0, 10 * MINUTE)]
     events = arrivals(made)
@@ -231,7 +231,7 @@ def test_row_3_failover() -> None:
 
 
 def test_row_4_lag_by_time() -> None:
-    """At each position of a consumer, the time for which the next record has been waiting."""
+    """Lag by time: how long the next record has waited, at each position of a consumer."""
     dice = random.Random(4)
     made = [(T0 + n * SECOND, dice.randrange(30 * SECOND)) for n in range(600)]
     events = arrivals(made)

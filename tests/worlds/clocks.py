@@ -41,7 +41,7 @@ class StandingClock(AheadClock):
 
 
 class WallAheadClock(SystemClock):
-    """The machine's clock with its wall time moved ahead; its monotonic time is unchanged."""
+    """The machine's clock with the wall time moved ahead; the monotonic time is unchanged."""
 
     def __init__(self, ahead_ms: int = 0) -> None:
         self.ahead_ms = ahead_ms

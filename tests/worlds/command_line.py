@@ -65,7 +65,7 @@ class Cli:
         return Env(clock=self.clock, random=Random(1))
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Result:
-        """Run a command; add `--data` if the command has this option and `arguments` lack it."""
+        """Run a command; add `--data` if the command has this option and `arguments` omit it."""
         raw, err = io.BytesIO(), io.StringIO()
         kind = Terminal if self.on_terminal else io.TextIOWrapper
         out = kind(raw, encoding="utf-8", write_through=True)

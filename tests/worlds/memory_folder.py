@@ -23,7 +23,7 @@ def memory_folder(place: Path = MEMORY) -> Path | None:
 def quick_path(tmp_path: Path) -> Iterator[Path]:
     """Return an empty folder, if possible in memory, where many rolls and syncs are quick.
 
-    This is for tests that don't depend on the effect of syncs.
+    It is only for tests that don't test the effect of syncs.
     """
     memory = memory_folder()
     if memory is None:

@@ -1,7 +1,7 @@
 """Programs, packages and features of the system that a machine may lack.
 
-Tests skip only by these functions (tests/tidy/test_files.py), so that no test is skipped in CI
-because of a missing need.
+Only these functions may skip a test (checked by tests/tidy/test_files.py), so that CI skips no test
+because something is missing.
 """
 
 import os
@@ -20,7 +20,7 @@ def need(found: bool, what: str) -> None:
 
 
 def skip_or_fail(what: str) -> NoReturn:
-    """Skip the test because `what` is missing, or fail it if TIDELOG_REQUIRE_KAFKA is set."""
+    """Skip the test because `what` is missing; if TIDELOG_REQUIRE_KAFKA is set, fail it instead."""
     if os.environ.get(REQUIRED):
         pytest.fail(f"needs {what}, and {REQUIRED} forbids skipping", pytrace=False)
     pytest.skip(f"needs {what}")

@@ -29,7 +29,7 @@ class Patience:
 def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
     """Call `ask` until `is_right` accepts the result; return the last result.
 
-    After the time limit the result may be wrong, so the caller has to check it.
+    When the time limit has passed, the last result may be wrong, so the caller has to check it.
     """
     pause = threading.Event()
     end = time.monotonic() + PATIENCE_S
@@ -68,8 +68,8 @@ def with_time(
 ) -> tuple[int, T]:
     """Call `run` with as few seconds as a quiet machine needs, then with more, up to `PATIENCE_S`.
 
-    This is for functions that use all of the time if they find nothing. Returns the seconds and the
-    result of the last run, which may not be enough.
+    Use it for functions that search all of the time if they find nothing. Returns the seconds and
+    the result of the last run; `is_enough` may still reject this result.
     """
     for seconds in (least_s, 8 * least_s):
         found = run(seconds)

@@ -147,8 +147,8 @@ class TestCopy:
                 log.producer_states().encode_snapshot()
             )
             assert mine.last_stable_offset == log.last_stable_offset == 1
-            # Fetch sizes determine where the standby's segments roll, so an entry can be in another
-            # segment's index than at the leader.
+            # The sizes of fetches determine where the standby's segments roll, so the standby may
+            # have an entry in the index of another segment than the leader.
             assert aborted(mine) == aborted(log) != []
 
 
@@ -286,7 +286,7 @@ class TestDivergence:
     def test_records_that_the_leader_never_had_are_truncated(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
-        """A promoted standby and its old leader both append, by chance in the same leader epoch."""
+        """A promoted standby and its old leader both append, with equal leader epochs by chance."""
         leader.put(b"a", b"b")
         copy_all(leader, env)
         with standby_dir(env) as directory:
@@ -331,7 +331,7 @@ class TestDivergence:
             assert values(follower.copies[P0].log) == [b"a", b"c", b"d"]
 
     def test_missing_records_are_no_divergence(self, leader: FakeLeader, env: SeededEnv) -> None:
-        """The leader deletes records that the standby keeps, then the standby deletes records."""
+        """The leader deletes records that the standby has; the standby deletes them later."""
         leader.put(b"a")
         leader.put(b"b")
         copy_all(leader, env)
@@ -380,7 +380,7 @@ class TestDivergence:
     def test_a_new_standby_begins_at_the_leaders_start(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
-        """If the leader's log starts within a batch, the standby copies the whole batch."""
+        """If the leader's log starts inside a batch, the standby copies the whole batch."""
         leader.put(b"a", b"b", b"c")
         leader.put(b"d")
         leader.log().deleter.advance_start(1)

@@ -171,7 +171,7 @@ class TestRecords:
     def test_append_times_running_back_are_left_out(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
-        """An append time must not decrease; it may be unknown, but never wrong."""
+        """Decreasing append times are dropped: an append time may be unknown, but never wrong."""
         lie_about_t(leader, lambda found: setattr(found, "append_times", [0, 9_000, 1, 5_000]))
         with follow(leader, env) as follower:
             follower.catch_up()

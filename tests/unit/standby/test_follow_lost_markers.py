@@ -136,7 +136,7 @@ def test_its_producers_next_transaction_is_not_ended_with_it(
 def test_a_transaction_found_late_is_ended_even_if_the_standby_is_killed(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """The standby first took the next transaction's records for a part of the open transaction."""
+    """The standby first copied the next transaction's records as part of the open transaction."""
     log = begun(leader, env)
     end(log)
     log.deleter.advance_start(log.log_end_offset)
@@ -155,7 +155,7 @@ def test_a_transaction_found_late_is_ended_even_if_the_standby_is_killed(
 def test_the_transaction_stays_open_until_its_marker_may_no_longer_follow(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """Batches are copied one by one. Each response already has the last stable offset, 6."""
+    """Each response has one batch; the last stable offset in all responses is 6."""
     log = begun(leader, env)
     for _ in range(3):
         leader.put(b"between")
@@ -171,7 +171,7 @@ def test_the_transaction_stays_open_until_its_marker_may_no_longer_follow(
 def test_a_later_abort_of_the_producer_does_not_hide_the_committed_records(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """The committed records are visible, also after a kill, when the log is read again."""
+    """The committed records stay visible, even if the log is read again after a kill."""
     log = begun(leader, env)
     end(log)
     log.deleter.advance_start(log.log_end_offset)
@@ -219,7 +219,7 @@ def test_a_lost_marker_and_a_later_abort_in_one_response_hide_no_committed_recor
 ) -> None:
     """The response lists the aborted transaction's first offset, which shows where it begins.
 
-    With a newer producer epoch, the standby detects the new transaction by the epoch alone.
+    If the producer epoch is newer, the epoch alone shows the standby that a new transaction began.
     """
     log = begun(leader, env)
     end(log)
@@ -264,7 +264,7 @@ def test_a_transaction_across_the_gap_is_aborted_in_one_response(
 def test_a_newer_epoch_ends_a_transaction_that_the_leader_cannot_report(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """While a transaction that began in the gap is open, the leader doesn't report later aborts."""
+    """While a transaction from the gap is open, the leader doesn't report aborts of later ones."""
     log = begun(leader, env)
     end(log)
     write(log, b"other", producer_id=7)
@@ -308,7 +308,7 @@ def test_a_failed_request_to_the_leader_is_retried(leader: FakeLeader, env: Seed
 def test_records_deleted_during_the_leaders_response_end_no_transaction(
     leader: FakeLeader, env: SeededEnv, commit: bool
 ) -> None:
-    """A response has the old log start, but its last stable offset is the new log start."""
+    """A response has the old log start; its last stable offset is already the new log start."""
     log = begun(leader, env)
     leader.put(b"deleted")
     copy_all(leader, env)

@@ -50,7 +50,7 @@ class TestPromotion:
     def test_the_leader_epoch_grows_past_every_epoch_of_the_leader(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
-        """The new epoch also exceeds epochs in which the leader wrote no record."""
+        """The new epoch is also higher than epochs in which the leader wrote no record."""
         leader.put(b"a")
         for _ in range(3):
             leader.restart()

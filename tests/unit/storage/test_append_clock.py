@@ -1,4 +1,4 @@
-"""The append clock: max(last, now), which never decreases and stops when the clock jumps."""
+"""The append clock: the later of the last time and now; it refuses to go on after a clock jump."""
 
 import pytest
 
@@ -33,7 +33,7 @@ class TestWatch:
             watch.now_ms()
 
     def test_counts_from_the_last_look_not_from_the_start(self) -> None:
-        """A clock that is slightly too fast makes no jump, even if its total deviation is large."""
+        """A clock that runs slightly too fast is no jump, even if it is hours off in total."""
         clock = ManualClock(NOW)
         watch = ClockWatch(clock)
         for _ in range(10):
@@ -126,7 +126,7 @@ class TestAppendClock:
 
 
 def test_the_topics_own_limit_counts() -> None:
-    """A topic's `tidelog.max.clock.jump.ms` applies if it is stricter than the watch's limit."""
+    """A topic's `tidelog.max.clock.jump.ms` applies if it is lower than the limit of the watch."""
     clock = ManualClock(1_000_000)
     strict = AppendClock(ClockWatch(clock), last_ms=-1, limit_ms=5_000)
     assert strict.next_ms() == 1_000_000
@@ -138,7 +138,7 @@ def test_the_topics_own_limit_counts() -> None:
 
 
 def test_clocks_that_are_read_at_one_moment_have_the_same_time() -> None:
-    """For one `Moment`, the wall clock is read once. A log's last time is used if it is later."""
+    """For one `Moment`, the wall clock is read once. A later last time of the log replaces it."""
     clock = ManualClock(NOW)
     watch, moment = ClockWatch(clock), Moment()
     first, ahead = (AppendClock(watch, last_ms=ms, limit_ms=HOUR) for ms in (NEVER, NOW + 5))

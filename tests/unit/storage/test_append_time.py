@@ -15,7 +15,7 @@ BASE = 100
 
 
 def gapped() -> AppendTimes:
-    """Return times: offsets 105-109 at 1000, 110-119 at 1003, 120-129 unknown, 130-139 at 1003."""
+    """Return append times: 1000 for offsets 105-109, 1003 for 110-119 and 130-139, else none."""
     times = AppendTimes(BASE, TOPIC)
     times.note(105, 1000, 0xA)
     times.note(110, 1003, 0xB)
@@ -291,7 +291,7 @@ def test_a_time_that_runs_back_is_a_mistake_of_the_caller() -> None:
 
 
 def test_two_known_rows_at_one_offset_are_a_mistake_of_the_caller() -> None:
-    """If the later of two rows for one offset were lost, the earlier row would be trusted."""
+    """With two rows for one offset, the earlier row would be trusted if the later row were lost."""
     times = AppendTimes(BASE, TOPIC)
     times.note(100, 5, 1)
     with pytest.raises(AssertionError):
@@ -370,7 +370,7 @@ def test_damage_after_the_end_row_removes_no_time() -> None:
 
 
 def test_rows_that_reappear_from_before_a_truncation_are_not_trusted() -> None:
-    """A crash lost the truncation, but kept the rows that were written after it."""
+    """A crash undid the truncation, but kept the rows that were written after the truncation."""
     old = gapped().encode()
     times = gapped()
     size = times.truncate_to(107)
@@ -434,7 +434,7 @@ def test_a_row_that_cannot_follow_is_not_trusted(rows: list[tuple[int, int]]) ->
 
 
 def test_sealed_rows_are_trusted_if_they_follow() -> None:
-    """`decode` accepts rows from `sealed`, so the test above checks only the order of rows."""
+    """`decode` accepts such rows from `sealed`, so the test above is only about their order."""
     times, damage = decode(sealed((5, 0), (-1, 2), (5, 2), (-1, 3)))
     assert damage is None
     assert times.runs(100, 104) == [(100, 103, 5), (103, 104, None)]

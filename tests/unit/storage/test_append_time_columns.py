@@ -1,4 +1,4 @@
-"""Append times that are handled as columns have the same rows as `AppendTimes`."""
+"""Append times in columns have the same rows as append times in `AppendTimes`."""
 
 from uuid import UUID
 
@@ -21,7 +21,7 @@ ROWS = st.lists(
 
 
 def noted(rows: list[tuple[int, int, int]], *, at: int = BASE, ms: int = 0) -> list[list[int]]:
-    """Return rows of offset, time and checksum. In `rows`, offset and time are increments."""
+    """Return rows of offset, time and checksum. The times and offsets in `rows` are increments."""
     found = []
     for step, gap, crc in rows:
         at, ms = at + step, ms + gap

@@ -49,7 +49,7 @@ def test_an_error_of_one_log_affects_no_other() -> None:
 
 @pytest.mark.parametrize("call", range(6))
 def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
-    """All logs write their rows of append times first, and then their batches."""
+    """All logs first write their rows of append times; after that, all logs write their batches."""
     env = seeded_env(1)
     directory = new_dir(env, partitions=3)
     logs = [directory.log("t", number) for number in range(3)]
@@ -70,9 +70,9 @@ def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
 
 @pytest.mark.parametrize("call", range(6))
 def test_a_failure_is_reported_once_every_log_is_at_rest(call: int) -> None:
-    """A failure's callback may append, so it is called only after all steps.
+    """The callback of a failure may append, so it is called only after all steps of the appends.
 
-    Between two steps, the callback's append could get the offset of a batch that is being appended.
+    Between two steps, the callback could append at the offset of a batch that is being appended.
     """
     env = seeded_env(1)
     directory = new_dir(env, partitions=3)
@@ -95,7 +95,7 @@ def test_a_failure_is_reported_once_every_log_is_at_rest(call: int) -> None:
 
 
 def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
-    """The buffer can be reused at once, without a garbage collection."""
+    """The buffer is free for another use at once, even without a garbage collection."""
     _, _, log = new_log()
     append(log, bytes(plain(0)), Way.IN_PLACE)
     buffer = bytearray(plain(7))

@@ -270,7 +270,7 @@ def test_staged_files_are_dropped_by_prefix(env: SeededEnv) -> None:
 
 
 class MeetingDisk(DamageFileSystem):
-    """Disk that makes a call once, just before the record of a commit is removed."""
+    """Disk that makes a call once, just before a commit record is removed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,14 +32,14 @@ def prepared(env: SeededEnv) -> list[StagedSegment]:
 
 
 def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
-    """Check that both partitions have all staged segments, or none; also before recovery.
+    """Check, before and after recovery, that both partitions have all staged segments, or none.
 
     Returns whether both partitions have the segments after recovery, as they must if `is_done`.
     """
     env = seeded_env(99, files=files)
     env.clock.set(T0 * 2)
     found = []
-    for _ in range(2):  # check a reader before recovery, then after it
+    for _ in range(2):  # first a reader before recovery, then one after it
         contents = [values(env, 0), values(env, 1)]
         assert contents in ([[b"0"], [b"1"]], [expected(0, "a", 20), expected(1, "b", 9)])
         found.append(len(contents[0]) > 1)
@@ -52,7 +52,7 @@ def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
 
 
 def check_log(log_dir: LogDir, number: int) -> None:
-    """Check that a log has all its offsets and no foreign append times, and that it can roll."""
+    """Check that a log has all its offsets, has no append times of other logs, and can roll."""
     log = log_dir.log(TOPIC, number)
     offsets = [record.offset for record in log.records()]
     assert offsets == list(range(log.log_end_offset))
@@ -73,7 +73,7 @@ def test_power_loss_at_every_call(keep: Keep) -> None:
         attach(log_dir, staged)
         moment = len(env.files.journal)
     outcomes = [judge(reopen(state)) for state in env.files.prefixes(keep)]
-    assert outcomes == sorted(outcomes)  # once visible, the segments stay visible
+    assert outcomes == sorted(outcomes)  # segments that are visible once stay visible
     assert not outcomes[0]
     assert all(outcomes[moment:])
 
@@ -110,16 +110,17 @@ def test_every_call_fails_once(kind: FaultKind) -> None:
         judge(reopen(env.files.crash(Keep.SYNCED)), is_done=not failed)
         call += one_in()
     assert call > 50
-    # A failure before the commit record exists makes only this attach fail; a repetition succeeds.
+    # After a failure before the commit record exists, only this attach fails, and a second one
+    # succeeds.
     assert len(tried_again) > 10 // one_in()
 
 
 def attach_with_fault(
     env: SeededEnv, staged: Sequence[StagedSegment], call: int, tried_again: list[int]
 ) -> bool:
-    """Open the directory and attach the segments; return whether one of these two failed.
+    """Open the directory and attach the segments; return whether the opening or the attach failed.
 
-    If no partition went offline, the same segments are attached again at once.
+    If no partition went offline, attach the same segments again at once.
     """
     log_dir = None
     try:

@@ -1,4 +1,4 @@
-"""The plain pass over a batch's records."""
+"""The pass of plain Python over a batch's records."""
 
 import pytest
 from tests.unit.storage.appending import NOW, record, records

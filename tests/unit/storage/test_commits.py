@@ -35,7 +35,7 @@ COMMIT = Commit(moves=tuple(MOVES), marks={"query/a": Mark(3, 5)})
 
 
 def staged_dir() -> SeededEnv:
-    """Create two partitions with a staged file each, all durable."""
+    """Create two partitions, each with a staged file; all files are durable."""
     env = seeded_env(1)
     for directory, staged, _ in ((m.directory, m.staged, m.final) for m in MOVES):
         env.files.make_dirs(f"{PATH}/{directory}")
@@ -165,7 +165,7 @@ class TestReplay:
         assert len(outcomes) == 2
 
     def test_after_no_crash_a_removed_file_is_beside_the_file_that_replaces_it(self) -> None:
-        """Kafka completes a swap by the files' names, without the commit record."""
+        """Kafka completes a swap by file names alone, without the commit record."""
         env, old = seeded_env(1), "00000000000000000000.log"
         swap = Move("t-0", FINAL + files.SWAP_SUFFIX, FINAL)
         env.files.make_dirs(f"{PATH}/t-0")
@@ -278,7 +278,7 @@ class TestManyPartitions:
 
     @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
     def test_commit_records_are_searched_once(self, tmp_path: Path, ago_ms: int) -> None:
-        """A modification time with fractions of a second is trusted sooner than one without."""
+        """A modification time in fractions of a second is trusted sooner than a whole second."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)
@@ -307,7 +307,7 @@ class TestManyPartitions:
     def test_a_directory_changed_just_now_is_listed_each_time(
         self, tmp_path: Path, ago_ms: int
     ) -> None:
-        """A later change may get the same modification time, in one tick or if clocks differ."""
+        """A later change may get the same modification time: in one tick, or if clocks differ."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)

@@ -33,7 +33,7 @@ def two_segments(env_config: dict[str, str] | None = None) -> tuple[SeededEnv, L
 
 
 def drop_zones(env: SeededEnv) -> None:
-    """Remove the zone map, as in another broker's directory: only the log can verify an index."""
+    """Remove the zone map, so that only the log itself can verify an index."""
     path = f"/data/t-0/{files.file_name(0, files.ZONES_SUFFIX)}"
     if env.files.exists(path):
         env.files.remove(path)
@@ -67,7 +67,7 @@ def test_retention_is_not_fooled_by_a_time_index(changed: object, has_map: bool)
     assert found.offset == 3
     assert any("rebuilt" in line for line in directory.reports)
     env.clock.advance(DAY_MS - HOUR_MS - HOUR_MS // 2)
-    # Retention deletes the segment as soon as it is old enough.
+    # The segment is old enough now, so retention deletes it.
     assert [gone.base_offset for gone in log.apply_retention()] == [0]
 
 
@@ -105,7 +105,7 @@ def test_offset_indexes_that_lead_elsewhere_lose_no_record() -> None:
 
 
 def test_a_batch_that_claims_more_than_the_time_index_stops_no_append() -> None:
-    """A flipped bit in a batch's largest timestamp prevents no append, roll or opening."""
+    """After a bit flip in a batch's largest timestamp, appends, rolls and openings still work."""
     env, directory, log = new_log({"retention.ms": "-1"})
     for number in range(4):
         put(log, START_MS + number)

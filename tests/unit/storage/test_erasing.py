@@ -1,4 +1,4 @@
-"""After an erasure, at most a tombstone of the key is left; other records keep key and value."""
+"""After an erasure, at most a tombstone of the key is left; other records are unchanged."""
 
 import hashlib
 from contextlib import suppress
@@ -102,8 +102,8 @@ def test_no_record_of_the_key_is_left_and_all_others_are_unchanged(env: SeededEn
     after = records_of(env)
     kept = [record for record in before if record.key != KEY]
     stayed = [record for record in after if record.key != KEY]
-    # In a rewritten batch with LogAppendTime, create times that equal the append time may become
-    # unknown.
+    # If a batch with LogAppendTime is rewritten, a create time that equals the append time may
+    # become unknown.
     known = [
         replace(one, create_timestamp=None) if other.create_timestamp is None else one
         for one, other in zip(kept, stayed, strict=True)
@@ -179,7 +179,7 @@ def test_an_erasure_that_accepts_lost_times_is_complete() -> None:
 
 
 def test_a_tombstone_below_the_log_start_is_erased() -> None:
-    """No consumer can read this tombstone, so no consumer would see the deletion."""
+    """No consumer can read this tombstone, so no consumer would notice that the key was deleted."""
     env = log_with_key()
     ((_, hidden),) = run(env).tombstones
     with LogDir.open(PATH, env=env, options=WRITABLE) as log_dir:
@@ -297,7 +297,7 @@ def test_a_second_run_after_a_crash_completes() -> None:
         left.add(sum(record.key == KEY for record in records_of(env)))
         done = run(env)
         assert done.is_complete, done.not_reached
-        # The first run's tombstone is also a record of the key, so the second run replaces it.
+        # The first run's tombstone is a record of the key, too, so the second run replaces it.
         assert [r.value for r in records_of(env) if r.key == KEY] == [None]
     assert left & set(range(2, 10)), "one stops behind a part of the segments"
 

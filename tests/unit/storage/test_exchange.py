@@ -1,4 +1,4 @@
-"""After any crash of an exchange, readers see all old or all new segments."""
+"""After a crash during an exchange, readers see either all old segments or all new ones."""
 
 from contextlib import suppress
 
@@ -71,7 +71,7 @@ def offsets(env: Env) -> list[int]:
 
 
 def times(log_dir: LogDir, env: SeededEnv) -> None:
-    """Check that each record is found by its time, and has no append time after now."""
+    """Check that a search finds each record by its time; no append time may be in the future."""
     log = log_dir.reader(TOPIC, 0)
     start = env.clock.now_ms()
     for record in log.records():
@@ -106,7 +106,7 @@ def test_new_segments_in_the_place_of_old_ones() -> None:
     names = [entry.name for entry in env.files.list_dir(f"{ROOT}/{TOPIC}-0")]
     assert not [name for name in names if name.startswith("00000000000000000003")]
     assert not [name for name in names if ".sta" in name or name.endswith(".deleted")]
-    # All finished segments have zone maps, also the new ones.
+    # All finished segments have zone maps, including the segments that the exchange added.
     assert {f"{base:020}.zones" for base in (0, 6, 9)} <= set(names)
 
 
@@ -153,7 +153,7 @@ def judge(files: DamageFileSystem, env: SeededEnv) -> bool:
             assert found in (BEFORE, AFTER), found
             outcomes.append(found == AFTER)
             times(log_dir, again)
-    assert outcomes == sorted(outcomes)  # new segments that a reader saw do not disappear
+    assert outcomes == sorted(outcomes)  # once seen, new segments stay
     assert outcomes[1] == outcomes[-1]
     return outcomes[-1]
 
@@ -187,7 +187,7 @@ def test_power_loss_in_seeded_ways() -> None:
 
 
 def test_every_call_fails_once() -> None:
-    """After a failure, the open log has the old segments; a reopened log has all old or all new."""
+    """After a failure, the open log has the old segments. Reopened, it has all old or all new."""
     env = seeded_env(1)
     make_directory(env)
     env.files.settle()

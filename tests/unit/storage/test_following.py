@@ -71,7 +71,7 @@ class TestBeginning:
         assert offsets(log.records()) == [0]
 
     def test_no_transaction_of_deleted_records_stays_open(self) -> None:
-        """The clean stop wrote a snapshot of producers at an offset that is no base offset."""
+        """The clean stop wrote a producer snapshot whose offset is not the base of a segment."""
         env, directory, log = new_log({**SMALL, "retention.ms": "1000"})
         log.follower.append(
             batch([1], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
@@ -154,7 +154,7 @@ class TestGapsLargerThanASegment:
         assert not read(env, "00000000000000000000.log")
 
     def test_no_append_succeeds_if_deferred_work_of_its_roll_fails(self) -> None:
-        """If the roll's work fails, a gap's note may be lost, so recovery could drop batches."""
+        """If a roll's work fails, a gap's note may be lost. Recovery could then drop batches."""
 
         def opened() -> tuple[SeededEnv, Log]:
             env = seeded_env(1)

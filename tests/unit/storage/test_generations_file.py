@@ -112,7 +112,7 @@ def test_changes_are_appended_until_they_take_as_much_as_the_whole() -> None:
     assert ends[0] == whole
     assert ends[1] - ends[0] < whole / 20
     assert max(ends) <= 2 * whole + 100
-    # The file was replaced at least once.
+    # The file was replaced at least once: it became shorter.
     assert sum(after < before for before, after in pairwise(ends)) >= 1
     assert fs.stat(PATH).size == ends[-1]
 

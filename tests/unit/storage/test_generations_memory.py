@@ -125,7 +125,7 @@ def test_facts_on_unchanged_segments_stay_proven() -> None:
     "other", [_segment(10, 20, size=99), _segment(10, 20, mtime_ms=8), _segment(10, 19)]
 )
 def test_a_changed_segment_invalidates_facts_proven_by_later_ones(other: SourceSegment) -> None:
-    """The log may have been truncated at the changed segment, and may have other records since."""
+    """The log may have been truncated in the changed segment, and then got other records."""
     found = reconcile(_known(), [SEGMENTS[0], other, SEGMENTS[2]], 0)
     assert [row.cleaned_to for row in found.rows.values()] == [10, 10, 20]
     assert found.rows[10].records < 0
@@ -144,7 +144,8 @@ def test_samples_of_removed_segments_are_dropped() -> None:
 def _machine() -> tuple[DamageFileSystem, Env, list[SourceSegment]]:
     """Create three segments of ten records.
 
-    The first segment has ten keys. Each of the other two has five of these keys, each key twice.
+    The first segment has ten keys. The other two segments have five of these keys each, and each
+    key twice.
     """
     machine = DamageFileSystem()
     fs = machine
@@ -289,9 +290,9 @@ def test_a_log_is_swept_for_its_tombstones_once_they_have_had_their_time() -> No
 
 
 def _counting(machine: DamageFileSystem, env: Env) -> Generations:
-    """Return statistics of a log of ten keys, whose last records have 50 bytes each.
+    """Return statistics of a log with ten keys; the last record of each key has 50 bytes.
 
-    The sample has about one half of all keys: here four keys, two of them in the last segment.
+    The sample contains about half of all keys: here four keys, two of them in the last segment.
     """
     samples = KeySamples(1, {2: (3, 50), 4: (7, 50), 6: (21, 50), 8: (23, 50)})
     rows = {each.base_offset: _row(each, each.base_offset) for each in SEGMENTS}
@@ -325,7 +326,7 @@ def _note(made: Generations, segments: list[SourceSegment], map_from: int, keys:
 
 
 def test_the_keys_of_a_map_correct_the_live_size() -> None:
-    """The sample estimates eight keys, but the map had ten keys; the statistics store ten."""
+    """The sample estimates eight keys. The map had ten keys, so the statistics store ten."""
     machine, env, _ = _machine()
     made = _counting(machine, env)
     before = made.plan(DEMAND, 0, 60).space
@@ -368,7 +369,7 @@ def test_a_map_of_segments_that_were_not_sampled_is_not_counted() -> None:
 def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
     is_sampled: bool, counted: int | None
 ) -> None:
-    """If a sampled segment may have a mapped key's last record, the count is not stored."""
+    """If a sampled segment may have a mapped key's last record, no count of keys is stored."""
     machine, env, _ = _machine()
     known, waiting = _known(), _segment(30, 40)
     known.rows[30] = _row(waiting, 30, 10 if is_sampled else -1)
@@ -384,7 +385,7 @@ def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
 
 
 def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
-    """The first inspection finds 300 bytes in the active segment, and expects 300 at the next."""
+    """The first inspection finds an active segment of 300 bytes, so the next is expected at 300."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)
@@ -396,7 +397,7 @@ def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
 
 
 def test_the_active_segments_size_does_not_affect_a_log_whose_records_must_age() -> None:
-    """Records must age first, so the active segment's size doesn't decide the next inspection."""
+    """Records must first grow older, so the active segment doesn't cause the next inspection."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(20)

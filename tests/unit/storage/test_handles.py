@@ -57,7 +57,7 @@ class TestFilePool:
         assert open_count(tmp_path) == 0
 
     def test_an_evicted_handle_still_works(self, paths: list[str], tmp_path: Path) -> None:
-        """A thread that has the handle may be about to read, so its descriptor stays open."""
+        """A thread that holds the handle may still read, so the file's descriptor stays open."""
         pool = FilePool(OsFileSystem(), limit=1, write=False)
         kept = pool.get(paths[0])
         pool.get(paths[1])
@@ -183,7 +183,7 @@ def test_segments_load_evicted_maps_again() -> None:
 
 
 def mapped_names(env: SeededEnv) -> list[str]:
-    """Return the names of the partition's mapped files, which the disk refuses to truncate."""
+    """Return the names of the partition's mapped files; the disk refuses to truncate these."""
     found = []
     for name in names(env):
         file = env.files.open(path_of(name), write=True)

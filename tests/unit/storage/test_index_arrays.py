@@ -45,7 +45,7 @@ def test_offset_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) ->
     """Offsets and positions are 0 or more and increase; positions are within the log."""
     rows = sorted(entries) if is_sorted else entries
     index = OffsetIndex(100, data=b"".join(struct.pack(">ii", *row) for row in rows))
-    rows = list(struct.iter_unpack(">ii", index.encoded))  # without the zeros at the end
+    rows = list(struct.iter_unpack(">ii", index.encoded))  # `encoded` leaves out zeros at the end
     in_range = all(offset >= 0 and 0 <= position < LOG_SIZE for offset, position in rows)
     assert is_sound(index, by_arrays=by_arrays) == (in_range and rises(rows))
 
@@ -56,14 +56,14 @@ def test_time_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> N
     """Times are 0 or more and increase; offsets don't decrease."""
     rows = sorted(entries) if is_sorted else entries
     index = TimeIndex(100, data=b"".join(struct.pack(">qi", *row) for row in rows))
-    rows = list(struct.iter_unpack(">qi", index.encoded))  # without the zeros at the end
+    rows = list(struct.iter_unpack(">qi", index.encoded))  # `encoded` leaves out zeros at the end
     in_range = all(time >= 0 and offset >= 0 for time, offset in rows)
     follows = all(one[0] < next_[0] and one[1] <= next_[1] for one, next_ in pairwise(rows))
     assert is_sound(index, by_arrays=by_arrays) == (in_range and follows)
 
 
 def test_an_invalid_index_is_still_reported_with_its_entry() -> None:
-    assert np.frombuffer(b"", np.uint8).size == 0  # loads numpy, so the check uses arrays
+    assert np.frombuffer(b"", np.uint8).size == 0  # loads numpy, so the check uses its arrays
     data = bytes.fromhex("00000031 00000010 00000032 00000010")
     with pytest.raises(CorruptIndex) as caught:
         OffsetIndex(100, data=data).check(LOG_SIZE)

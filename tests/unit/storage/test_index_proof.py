@@ -76,7 +76,7 @@ def test_no_single_bit_of_an_index_hides_a_record(
 def test_an_index_that_ends_too_early_is_found_and_reported(
     open_reader: Callable[[SeededEnv], LogView], suffix: str, config: dict[str, str]
 ) -> None:
-    """Reads have the same results without the last entries. The other entries follow all rules."""
+    """Without the last entries, reads have the same results. The other entries follow all rules."""
     env = stopped(config)
     name = f"{0:020d}{suffix}"
     right = read(env, name)
@@ -109,7 +109,7 @@ def test_the_index_of_another_segment_is_not_trusted() -> None:
 
 
 def test_an_entry_beyond_the_log_end_does_not_stop_appends() -> None:
-    """In old brokers an entry's offset may be after its batch, but never after the log end."""
+    """Entries of old brokers may have offsets after their batch, but never after the log end."""
     env = stopped(ONE)
     write(env, f"{0:020d}.index", (2**30).to_bytes(4, "big") + bytes(4))
     directory, log = reopen(env)

@@ -74,7 +74,7 @@ class TestIsolation:
             assert offsets(view.records()) == [0, 1, 2, 4]
 
     def test_an_abort_is_seen_if_the_marker_is_after_the_range(self) -> None:
-        """The index entry is in the marker's segment, which is after the range that is read."""
+        """The index entry is in the segment of the marker, after the range that is read."""
         _, _, log = new_log()
         transact(log, 5)
         log.roll()
@@ -104,7 +104,7 @@ class TestIsolation:
 
 
 class TestADamagedIndexOfTheLastSegment:
-    """When a log is opened for writing, it rebuilds an index to which no entry can be appended."""
+    """A log that is opened for writing rebuilds an index if no entry can be appended to it."""
 
     INDEX = "00000000000000000001.txnindex"
     LOG = "00000000000000000001.log"
@@ -201,7 +201,7 @@ class TestADamagedIndexOfTheLastSegment:
         assert read(env, index) == before
 
     def test_no_append_follows_if_the_open_transactions_before_are_unknown(self) -> None:
-        """Damage in the earlier segment may hide the transaction that the marker ends."""
+        """Damage in the earlier segment may hide the transaction that this marker ends."""
         env, index, before = self.without_snapshot()
         env.files.remove(path_of("00000000000000000000.zones"))
         data = bytearray(read(env, FIRST_LOG))
@@ -356,7 +356,7 @@ class TestADamagedIndexOfTheLastSegment:
 
 
 class TestAnIndexDamagedWhileTheLogIsOpen:
-    """An abort's marker is written, but the segment's damaged index can't take its entry."""
+    """The marker of an abort is written, but its entry can't be added to the damaged index."""
 
     def test_the_partition_goes_offline_and_the_next_opening_rebuilds_the_index(self) -> None:
         env, directory, log = new_log(ONE_BY_ONE)
@@ -367,7 +367,7 @@ class TestAnIndexDamagedWhileTheLogIsOpen:
         put(log, 1)
         log.roll()
         put(log, 1)
-        log.truncate_to(4)  # the first segment is active again; its index was not read yet
+        log.truncate_to(4)  # makes the first segment active; its index is unread
         write(env, "00000000000000000000.txnindex", b"\x00" * 20)
         with pytest.raises(StorageFailure, match=r"append failed: .*txnindex.*incomplete entry"):
             end(log, 5, commit=False)
@@ -405,7 +405,7 @@ class TestAnIndexDamagedWhileTheLogIsOpen:
         assert offsets(log.records(isolation=COMMITTED)) == [2, 3]
 
     def test_a_close_that_must_sync_the_index(self) -> None:
-        """The close of one partition fails. The directory still closes its other partition."""
+        """If the close of one partition fails, the directory still closes its other partition."""
         env = seeded_env(1)
         directory = new_dir(env, ONE_BY_ONE, partitions=2)
         log, other = directory.log(TOPIC, 0), directory.log(TOPIC, 1)
@@ -485,7 +485,7 @@ class TestAMissingIndexOfAbortedTransactions:
         planned = plan(directory, TOPIC, isolation=COMMITTED)
         table = to_table(planned.splits, ("offset",), options=ReadOptions(env=env))
         assert table["offset"].to_pylist() == seen
-        # A zone map that a writer builds does not state that no index exists.
+        # A zone map that a writer builds must not state that the segment has no index.
         with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as writing:
             log = writing.log(TOPIC, 0)
             zone_map_files.build_missing(log.segments)

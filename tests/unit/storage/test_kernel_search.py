@@ -31,7 +31,7 @@ from tidelog.types import Codec
 
 FIRST_LOG = "00000000000000000000.log"
 SPARSE = {"index.interval.bytes": "1000000000"}
-# After this number of searches, an active segment is mapped.
+# Number of searches after which an active segment is mapped.
 OFTEN = 40
 CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 
@@ -66,7 +66,7 @@ def reads_nothing(env: SeededEnv, log: Log, target: int) -> bool:
 
 
 def test_plain_compressed_and_old_batches_of_one_segment() -> None:
-    """Each batch has a time (0 to 80, in steps of 10) and then an earlier one; log starts vary."""
+    """Each batch has a time (0 to 80 in steps of 10), then an earlier one; the log start varies."""
     _, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     for number in range(9):
@@ -87,7 +87,7 @@ def test_plain_compressed_and_old_batches_of_one_segment() -> None:
 
 
 def test_the_last_segment_is_read_by_pieces() -> None:
-    """A reader doesn't map the last segment, but reads pieces; one batch is larger than a piece."""
+    """A reader reads the last segment in pieces, without a map; one batch exceeds a piece."""
     env, _, log = new_log(SPARSE)
     for number in range(12):
         times = [number * 10 + step for step in range(1 + number % 5)]
@@ -107,14 +107,14 @@ def test_the_active_segment_is_searched_on_a_map_and_behind_it() -> None:
         search_often(log, number * 10)
         assert reads_nothing(env, log, number * 10)
         assert_exact(log, range(number * 10 + 10))
-    put(log, 50)  # after the mapped bytes, with an earlier time
+    put(log, 50)  # appended after the mapped bytes, with an earlier time
     for start in (3, 11, log.log_end_offset - 1):
         log.delete_records(start)
         assert_exact(log, range(120))
 
 
 def test_truncated_bytes_are_not_read_from_a_map() -> None:
-    """The test file system refuses to truncate a mapped file, so the map must be gone."""
+    """The tests' file system refuses to truncate a mapped file, so the file is no longer mapped."""
     env, _, log = new_log({"index.interval.bytes": "0"})
     log.use_kernels()
     put(log, 10)
@@ -132,7 +132,7 @@ def test_truncated_bytes_are_not_read_from_a_map() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_an_abandoned_log_maps_no_file(*, whole: bool) -> None:
-    """An abandoned log maps no file, because the log's next owner may have to truncate it."""
+    """An abandoned log maps no file, because the next owner may have to truncate a file."""
     env, directory, log = new_log({"index.interval.bytes": "0"})
     log.use_kernels()
     put(log, 10)
@@ -189,7 +189,7 @@ def test_few_searches_of_an_active_segment_map_no_file() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_compressed_batches_are_opened(*, codec: Codec, is_closed: bool) -> None:
-    """A log that is open for appends searches batches on a map; a reader reads them in pieces."""
+    """A log that is open for appends searches a map of its file; a reader reads pieces of it."""
     env, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     for number in range(6):
@@ -227,7 +227,7 @@ def test_damage_of_a_compressed_batch_is_reported_with_its_place(
 
 
 def test_a_compressed_batch_that_breaks_its_promise_is_skipped() -> None:
-    """After compaction, the header's largest time may be later than all remaining times."""
+    """After compaction, a header's largest time may be later than all times of the batch."""
     promising = bytearray(build_batch(new_records([10, 20]), codec=Codec.LZ4))
     promising[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = (90).to_bytes(8, "big")
     promising[CRC_AT : CRC_AT + 4] = crc32c(promising[ATTRIBUTES_AT:]).to_bytes(4, "big")
@@ -258,7 +258,7 @@ def test_a_found_batch_is_checked_before_its_use(*, closed: bool) -> None:
 
 
 def test_a_wrong_index_entry_gives_no_wrong_result() -> None:
-    """The wrong index is valid by itself; each search is right or ends in CorruptBatch."""
+    """The wrong index is valid by itself, so each search is right or raises CorruptBatch."""
     env, directory, log = new_log(SMALL)
     for time in range(40):
         put(log, time)
@@ -297,7 +297,7 @@ def test_gaps_and_emptied_batches_are_skipped() -> None:
 
 
 def test_damage_that_hides_a_match_is_not_passed_over() -> None:
-    """The header's largest time is later than the damaged records' times, so a match is missing."""
+    """The header's largest time exceeds all record times of the damaged batch: a match is lost."""
     env, directory, log = new_log()
     put(log, 10, 50, 20)
     put(log, 90)

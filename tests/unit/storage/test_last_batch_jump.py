@@ -1,6 +1,6 @@
 """The writer refuses a last batch whose offsets leave a gap, and readers report it.
 
-The checksum of a batch doesn't cover its offsets, and there is no later batch to contradict them.
+No checksum covers a batch's offsets, and after the last batch no other batch contradicts them.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ SETTINGS: list[Mapping[str, str]] = [
     {"index.interval.bytes": "0", "message.timestamp.type": "LogAppendTime"},
     {"index.interval.bytes": "100"},
 ]
-# (byte, bit): bits that increase the base offset, but not above what the segment can hold.
+# (byte, bit): bits that increase the base offset, but keep it within the segment's limit.
 UP = [(7, 3), (4, 6), *(rarely(*flip) for flip in [(7, 6), (6, 6), (5, 1), (4, 2)])]
 
 
 def moved_up(
     settings: Mapping[str, str], at: int, bit: int, *, clean: bool
 ) -> tuple[SeededEnv, int]:
-    """Write single records; set a bit in the last batch's base offset; return disk and position."""
+    """Write one-record batches; flip a bit of the last base offset; return disk and position."""
     env, directory, log = new_log(settings)
     for time in range(COUNT):
         put(log, time)
@@ -81,7 +81,7 @@ def test_a_batch_that_an_index_entry_leads_to_is_not_the_right_one_of_two(
 ) -> None:
     """A search that uses an index entry must compare the batch's offset with the entry's."""
     env, directory, log = new_log(settings)
-    # The last entry of the time index points to the third last batch.
+    # The last entry of the time index points to the batch before the last two.
     for time in (*range(COUNT - 3), 1000, 1, 2):
         put(log, time)
     directory.abandon()

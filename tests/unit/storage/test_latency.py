@@ -53,7 +53,7 @@ def test_a_percentile_is_off_by_the_stated_error_at_most(known: list[int], perce
 
 @pytest.mark.parametrize("latency", [*bucket_bounds(bucket_of(10_000)), -9_999])
 def test_no_percentile_is_outside_the_known_latencies(latency: int) -> None:
-    """Equal latencies may be at either bound of their bucket."""
+    """All latencies are equal, and may be at either bound of their bucket."""
     histogram = LatencyHistogram()
     histogram.add(latency, 3)
     assert histogram.percentiles((0, 50, 67, 100)) == [latency] * 4

@@ -52,7 +52,7 @@ PASSES: list[SetPasses | None] = [None, KernelPasses()]
 
 @pytest.fixture(autouse=True, params=PASSES, ids=["plain", "kernels"])
 def passes(request: pytest.FixtureRequest) -> SetPasses | None:
-    """Run each test with the plain pass, then with kernels; `take` uses the pass in `CHOSEN`."""
+    """Run each test with the plain pass, then with kernels; `take` uses the one in `CHOSEN`."""
     found: SetPasses | None = request.param
     CHOSEN[:] = [found]
     return found
@@ -211,7 +211,7 @@ def test_without_old_clients_message_sets_are_refused() -> None:
 def test_inner_offsets_that_count_otherwise_are_made_right(
     magic: int, offsets: Sequence[int]
 ) -> None:
-    """Wrong offsets in a wrapper are corrected. Some old clients give all messages the offset 0."""
+    """Wrong offsets in a wrapper are corrected. Some old clients set offset 0 in all messages."""
     inner = b"".join(message(offset, magic) for offset in offsets)
     result = take(wrapper(inner, magic, offset=9))
     assert [record.offset for record in read(result)] == [100, 101, 102]
@@ -267,7 +267,7 @@ def test_partial_message_at_the_end_is_left_out() -> None:
 
 
 def test_time_errors_count_though_only_others_are_listed() -> None:
-    """An invalid time determines the error code, even if its record is not in the list."""
+    """An invalid time determines the error code even if the list of records leaves it out."""
     keyless = [NewRecord(key=None, value=b"v", timestamp=NOW)] * (RECORD_ERROR_LIMIT + 1)
     late = NewRecord(key=b"k", value=b"v", timestamp=NOW + 2 * HOUR)
     sent = build_legacy_set([*keyless, late], magic=1, codec=Codec.GZIP)

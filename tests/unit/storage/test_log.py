@@ -96,7 +96,7 @@ class TestRolls:
         assert all(segment.size_bytes <= 700 for segment in log.segments)
 
     def test_by_message_time_from_the_first_records_timestamp(self) -> None:
-        """A roll by message time counts from the first batch's time, not from a later batch's."""
+        """A roll by message time counts from the time of the segment's first batch."""
         _, _, log = new_log({"segment.ms": "1000"})
         put(log, 5000)
         put(log, 5999)
@@ -105,7 +105,7 @@ class TestRolls:
         assert bases(log) == [0]
         put(log, 6001)
         assert bases(log) == [0, 4]
-        put(log, 5500)  # older than the segment's first record: no roll
+        put(log, 5500)  # earlier than the segment's first record: no roll
         assert bases(log) == [0, 4]
 
     def test_message_time_still_counts_from_the_first_record_after_a_restart(self) -> None:
@@ -136,7 +136,7 @@ class TestRolls:
     def test_a_full_offset_index_rolls_the_segment(self) -> None:
         _, _, log = new_log({"segment.index.bytes": "36", "index.interval.bytes": "1"})
         for _ in range(5):
-            put(log, 7)  # equal times give at most one entry in the time index
+            put(log, 7)  # equal times get at most one entry in the time index
         assert log.active.offset_index.entry_count == 4
         assert bases(log) == [0]
         put(log, 7)
@@ -218,7 +218,7 @@ class TestIndexes:
             assert offsets(log.records(offset, offset + 1)) == [offset]
 
     def test_roll_and_close_write_a_last_time_index_entry(self) -> None:
-        env, directory, log = new_log()  # batches are too small for other index entries
+        env, directory, log = new_log()  # batches are too small for index entries before the last
         put(log, 5)
         put(log, 9, 2)
         put(log, 7)
@@ -260,7 +260,7 @@ class TestTimestamps:
             assert {record.timestamp_type for record in found} == {TimestampType.LOG_APPEND_TIME}
 
     def test_log_append_time_does_not_run_back(self) -> None:
-        """After the clock is set back, times decrease in Kafka, but not on our append clock."""
+        """After the clock is set back, times decrease in Kafka's log, but not in tidelog's."""
         env, _, log = new_log({"message.timestamp.type": "LogAppendTime"})
         put(log, 1)
         env.clock.advance(-5000)
@@ -412,4 +412,4 @@ def test_coarse_append_times_are_rounded_down_and_never_fall() -> None:
     directory.alter_config("t", {"tidelog.append.time.granularity.ms": "1000"})
     log.roll()
     put(log, 1)
-    assert log.append_time_of(4) == start + 1200  # rounded down to seconds, it would decrease
+    assert log.append_time_of(4) == start + 1200  # rounded down, it would decrease

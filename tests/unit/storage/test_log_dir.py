@@ -63,7 +63,7 @@ class TestLock:
         reopen(env)[0].close()
 
     def test_within_a_process(self, tmp_path: Path) -> None:
-        for _ in range(2):  # twice, because a released lock can be acquired again
+        for _ in range(2):  # twice: the lock can be acquired again after its release
             with (
                 LogDir.open(str(tmp_path), options=WRITABLE),
                 pytest.raises(DirectoryLocked, match=": this process has it open for writing"),
@@ -184,13 +184,13 @@ class TestStarts:
         assert again.recovery_report.scanned_segments == 0
         assert again.log_end_offset == 300
         read = {path: size for path, size in seen.read_bytes.items() if path.endswith(".log")}
-        # Only the end of the last segment is read.
+        # Only the end of the last segment was read.
         assert set(read) <= set(list(sizes)[-1:])
         assert sum(read.values()) <= 2 * 700
         assert len([path for path in seen.mapped if path.endswith(".log")]) <= 1
 
     def test_partitions_are_opened_when_they_are_requested(self) -> None:
-        """A start with 1,000 partitions of 5 segments reads and opens none of them."""
+        """A start with 1,000 partitions of 5 segments reads no segment and opens none."""
         env = seeded_env(1)
         directory = new_dir(env, SMALL, partitions=1000)
         log = directory.log(TOPIC, 7)

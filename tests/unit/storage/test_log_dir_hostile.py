@@ -142,7 +142,7 @@ def test_kafkas_own_metadata_log_is_left_alone() -> None:
     file.pwrite(b"a batch that was cut", 0)
     file.close()
     before = {entry.name for entry in env.files.list_dir(place)}
-    # As after a hard stop, so that all partitions are recovered.
+    # Opens as after a hard stop, so all partitions are recovered.
     again = LogDir.open(PATH, env=env, options=WRITABLE)
     assert set(again.topics()) == {TOPIC}
     with pytest.raises(UnknownTopic):

@@ -48,7 +48,7 @@ SIZE = 70
 COUNT = 8
 BAD = 3
 
-# (byte, bit) of a batch's header that no checksum covers: in base offset, length and magic.
+# Header bits (byte, bit) of a batch that no checksum covers: in base offset, length and magic.
 FLIPS = [
     (7, 0),
     (6, 2),
@@ -100,7 +100,7 @@ def drain(reader: LogView) -> tuple[list[int], CorruptBatch | None]:
 def log_time(reader: LogView, clock: ClockName) -> int | None:
     """Search for the largest time.
 
-    Return its offset, -1 if no record has a time, None on damage.
+    Return the offset of the record with that time, -1 if no record has a time, None on damage.
     """
     with suppress(CorruptBatch):
         found = reader.offset_for_time(INT64_MAX, clock=clock)
@@ -157,7 +157,7 @@ def test_the_last_batch_of_a_closed_log_is_refused_too(at: int, bit: int) -> Non
     assert found == list(range(COUNT - 1))
     assert error is not None
     if at == 69:
-        return  # opening succeeds, because it verifies frames (all valid) and no checksums
+        return  # opening succeeds: it verifies frames (all valid), but no checksums
     _, log = reopen(env)
     with pytest.raises(DamagedLog):
         put(log, 9)
@@ -185,7 +185,7 @@ def test_a_length_beyond_the_end_stops_no_reader_if_indexes_have_the_end(
     found, error = drain(log)
     assert error is not None
     assert (found, error.position) == ([], 0)
-    with suppress(CorruptBatch):  # no error if damage precedes the last index entry
+    with suppress(CorruptBatch):  # if damage precedes the last index entry, the append succeeds
         put(log, 9)
     assert read(env, LOG).startswith(damaged)
 
@@ -297,7 +297,7 @@ class TestAfterAHardStop:
 
 
 def rubbish() -> Iterator[Callable[[bytes], bytes]]:
-    """Yield functions that damage a log's end as a power loss does: no valid batch follows."""
+    """Yield functions that damage a log's end like a power loss: no valid batch follows."""
     yield lambda data: data[: -SIZE // 2] + bytes(3000)
     yield lambda data: data[:-SIZE] + bytes(SIZE)
     yield lambda data: data[:-1] + b"\xff"
@@ -360,7 +360,7 @@ class TestSettingDamageAside:
     def test_findings_of_a_refused_log_name_that_batch_alone(
         self, at: int, bit: int, bad: int, stop: str
     ) -> None:
-        """Findings don't say that opening will cut the log, or that a valid batch is lost."""
+        """No finding says that opening will cut the log, or that a valid batch is lost."""
         env, directory, log = new_log()
         for time in range(COUNT):
             put(log, time)
@@ -562,7 +562,7 @@ def test_numbers_that_look_like_batches_hide_no_valid_ones(
 def test_a_batch_with_a_flipped_magic_is_never_truncated(
     bad: int, bit: int, *, clean: bool
 ) -> None:
-    """A wrong magic over a correct checksum shows that the batch was complete: it is kept."""
+    """If the magic is wrong and the checksum correct, the batch was complete, and it is kept."""
     env = stopped(clean=clean)
     damaged = flip(env, bad * SIZE + 16, bit)
     found, error = before_damage(env)

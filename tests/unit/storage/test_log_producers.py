@@ -66,7 +66,7 @@ class TestProducers:
         assert log.append_batches(self.client(7)).base_offset == 7
 
     def test_a_producer_of_old_records_is_known_after_a_roll_and_a_kill(self) -> None:
-        """The producer's record times are decades old, but its expiry depends on append times."""
+        """The producer's records are decades old, but the producer expires by append times."""
         env, directory, log = new_log()
         sent = [batch([n], producer_id=5, producer_epoch=0, base_sequence=n) for n in range(5)]
         for each in sent:

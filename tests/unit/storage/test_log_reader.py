@@ -64,7 +64,7 @@ def test_refresh_after_the_last_segment_was_cut_and_written_again() -> None:
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_refresh_after_a_closed_segment_was_cut_and_written_again(*, anew: bool) -> None:
-    """After the replacement, neither the reader nor its directory may use the old file's map."""
+    """When the file was replaced, neither the reader nor its directory may use the old map."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")
     log.roll()
@@ -85,7 +85,7 @@ def test_refresh_after_a_closed_segment_was_cut_and_written_again(*, anew: bool)
 
 
 def test_refresh_reads_a_zone_map_of_changed_append_times_again() -> None:
-    """A loaded map of the old times would prune nothing, although the new map is on disk."""
+    """A map of the old times in memory would prune nothing, although the disk has the new map."""
     env, _, log = new_log()
     put(log, 1, 2, 3)
     log.roll()
@@ -131,7 +131,7 @@ def test_a_partition_without_segments_has_no_results() -> None:
 
 
 def test_an_empty_segment_in_the_middle_has_no_records() -> None:
-    """Another program's cleaner may leave an empty segment, without records and append times."""
+    """Another program's cleaner may leave a segment without records and without append times."""
     env, directory, log = new_log({"cleanup.policy": "compact"})
     log.append([NewRecord(key=b"k", value=b"v", timestamp=1)])
     directory.close()
@@ -183,7 +183,7 @@ class TestForeignIndexes:
         assert offsets(reader.records()) == list(range(30))
         assert offsets(reader.records(17, 19)) == [17, 18]
         assert snapshot_of(env) == before
-        # An empty offset index is valid if no batch is farther than the interval from the start.
+        # An empty offset index is valid if every batch is within one index interval from the start.
         if not (damage == "empty" and suffix == ".index"):
             assert len(opened.reports) >= len(bases) - 1
 
@@ -202,7 +202,7 @@ def damaged(data: bytes, damage: str, suffix: str) -> bytes | None:
 
 
 def test_a_torn_indexed_batch_ends_the_log_and_hides_no_earlier_record() -> None:
-    """The index entry of the last batch reached the disk, but the batch itself did not."""
+    """The last batch's index entry reached the disk, but the batch itself did not."""
     env, directory, log = new_log({"index.interval.bytes": "0"})
     for time in range(4):
         put(log, time)
@@ -257,9 +257,9 @@ def test_a_range_before_a_frame_that_cannot_be_is_read() -> None:
 
 
 class TestOffsetsOutOfOrder:
-    """A batch's offsets, which no checksum covers, are checked by their order and bounds.
+    """No checksum covers a batch's offsets, so their order and bounds are checked.
 
-    A record must not be returned with another record's offset.
+    No record may be returned with the offset of another record.
     """
 
     @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ class TestOffsetsOutOfOrder:
 
 
 class TestDamageUnderLostIndexes:
-    """A search with a rebuilt index must not say "no such record" if damage may hide the record."""
+    """After an index is rebuilt, a search must not deny a record that damage may hide."""
 
     @pytest.mark.parametrize("lost", ["", None])
     def test_a_lookup_reports_the_damage(self, lost: str | None) -> None:
@@ -326,7 +326,7 @@ class TestDamageUnderLostIndexes:
                 reader.offset_for_time(25)
             with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position 70"):
                 reader.max_timestamp()
-            # A writer must not store an index that covers only the undamaged part.
+            # A writer must not store an index of only the part before the damage.
             directory, log = reopen(env)
             assert len(log.apply_retention()) == 0
             directory.close()
@@ -349,7 +349,7 @@ class TestDamageUnderLostIndexes:
         ("has_map", "says"), [(True, "checksum in its zone map"), (False, "or none; rebuilt")]
     )
     def test_an_index_of_another_file_is_not_used(self, has_map: bool, says: str) -> None:
-        """The index follows all rules but points into the middle of batches."""
+        """The index keeps all rules of an index, but its positions are in the middle of batches."""
         env, directory, log = new_log({"index.interval.bytes": "0"})
         for number in range(10):
             put(log, number, value=b"x" * number)

@@ -84,7 +84,7 @@ class TestRetention:
         return env, log
 
     def test_oldest_first_up_to_the_first_that_stays(self) -> None:
-        """An old segment that follows a young one stays, as in Kafka."""
+        """If an old segment follows a younger one, the old segment stays, as in Kafka."""
         now = START_MS
         _, log = self.by_times([now - 300, now - 200, now - 10, now - 500], retention_ms="100")
         assert self.deleted(log) == [(0, "time"), (1, "time")]

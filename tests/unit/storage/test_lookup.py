@@ -115,7 +115,7 @@ class TestRecordClock:
 
 class TestBelowTheLogStart:
     def test_a_match_in_a_later_segment_is_still_found(self) -> None:
-        """Kafka stops at the first segment and returns "not found"."""
+        """In this case Kafka looks only at the first segment and returns "not found"."""
         _, _, log = new_log()
         put(log, 90)
         put(log, 10)
@@ -123,7 +123,7 @@ class TestBelowTheLogStart:
         put(log, 80)
         log.delete_records(1)
         assert at(log, 50) == (2, 80)
-        assert log.segments[0].base_offset == 0  # the file of this segment still exists
+        assert log.segments[0].base_offset == 0  # this segment's file still exists
 
     def test_segments_below_the_start_that_are_not_yet_deleted_do_not_count(self) -> None:
         _, _, log = new_log()
@@ -154,7 +154,7 @@ class TestMaxTimestamp:
         assert pair(log.max_timestamp()) == (1, 9)
 
     def test_a_deleted_offset_is_never_returned(self) -> None:
-        """Kafka returns deleted offsets until the file is deleted (KIP-734)."""
+        """Kafka returns the offset of a deleted record until its file is deleted (KIP-734)."""
         _, _, log = new_log()
         put(log, 99, 50, 60)
         log.roll()
@@ -176,7 +176,7 @@ class TestMaxTimestamp:
         assert pair(log.max_timestamp()) == (3, 70)
 
     def test_an_emptied_batch_does_not_hide_the_records_of_others(self) -> None:
-        """A cleaner may leave a producer's last batch empty, but with its largest timestamp."""
+        """A cleaner may leave a producer's last batch without records, but with its timestamp."""
         _, _, log = new_log()
         log.follower.append(build_batch(new_records([5, 7]), base_offset=0, leader_epoch=1))
         empty = build_empty_batch(
@@ -271,7 +271,7 @@ class TestAppendClock:
     def test_a_reader_has_append_times_of_all_batches_before_they_were_switched_off(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
-        put(log, 1)  # at the same append time, so without a row
+        put(log, 1)  # same append time as before, so no row is written
         directory.alter_config("t", {"tidelog.append.time.enable": "false"})
         put(log, 1)
         reader = reader_of(env)

@@ -1,4 +1,4 @@
-"""If the last rows of append times are lost, the last remaining row covers only one append."""
+"""If the last rows of append times are lost, the last remaining row holds for only one append."""
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
@@ -43,7 +43,7 @@ def test_rows_cut_off_at_a_border_make_times_unknown_never_wrong(base: int, rows
         assert wrong == []
         cut = range(base, base + 2 * APPENDS)
         assert all(found[o] == times[o] for o in range(len(times)) if o not in cut)
-        # The remaining rows are trusted, but the last row only for the records of one append.
+        # The remaining rows are trusted; the last of them only for the records of one append.
         assert sum(found[o] is not None for o in cut) >= 2 * rows
 
 

@@ -1,7 +1,8 @@
 """Indexes of aborted transactions that are lost, damaged or incomplete, as after a hard stop.
 
-An index is rebuilt only if the log's transactions are known. If they are unknown and the file is
-certainly wrong, the partition refuses appends, and reads of committed records raise an error.
+An index is rebuilt only if the log's transactions are known. If the transactions are unknown and
+the index file is certainly wrong, the partition refuses appends, and reads of committed records
+raise an error.
 """
 
 import pytest
@@ -38,7 +39,7 @@ from tidelog.types import IsolationLevel, TopicPartition
 COMMITTED = IsolationLevel.READ_COMMITTED
 FIRST_LOG = "00000000000000000000.log"
 FIRST_INDEX = "00000000000000000000.txnindex"
-# Segments roll only by `Log.roll`.
+# With these settings, only `Log.roll` rolls a segment.
 ONE_BY_ONE = {"segment.ms": str(2**62)}
 
 
@@ -132,7 +133,7 @@ class TestAHardStop:
 
 
 def test_a_snapshot_after_the_damage_gives_the_aborted_transactions() -> None:
-    """Damage hides the states before the first scanned segment; the next one has a snapshot."""
+    """Damage hides the state before the first scanned segment; the next segment has a snapshot."""
     env, directory, log = new_log(ONE_BY_ONE)
     log.append_batches(batch([1], producer_id=3, producer_epoch=0, base_sequence=0))
     log.roll()
@@ -211,7 +212,7 @@ class TestDamagedSnapshots:
 
 class TestASnapshotBeyondTheLogEnd:
     def test_it_rules_out_no_abort(self) -> None:
-        """A crash in a truncation can leave such a snapshot, which doesn't rule out an abort."""
+        """A crash during a truncation can leave such a snapshot, so an abort is still possible."""
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
         transact(log, 5)
@@ -227,7 +228,7 @@ class TestASnapshotBeyondTheLogEnd:
 class TestAnUnreadableFile:
     @staticmethod
     def stopped() -> tuple[SeededEnv, bytes]:
-        """Stop a log with an aborted record at 0; also return the index's bytes."""
+        """Stop a log whose record at 0 is aborted; return the disk and the bytes of the index."""
         env, directory, log = new_log(ONE_BY_ONE)
         transact(log, 5)
         end(log, 5, commit=False)
@@ -264,7 +265,7 @@ class TestAnUnreadableFile:
 class TestAnIndexWithoutItsLastEntries:
     """A power loss may keep a marker but lose its entry in the index.
 
-    The marker is written first, and a flush of the records doesn't sync the index.
+    A marker is written before its index entry, and a flush of the records doesn't sync the index.
     """
 
     @staticmethod
@@ -285,7 +286,7 @@ class TestAnIndexWithoutItsLastEntries:
 
     @pytest.mark.parametrize(("is_first", "committed"), [(True, [0, 3]), (False, [0, 5])])
     def test_a_reader_after_a_power_loss(self, *, is_first: bool, committed: list[int]) -> None:
-        """If the first entry is lost, the file may be missing, and no snapshot has transactions."""
+        """If the first entry is lost, the index may be missing. No snapshot lists transactions."""
         assert offsets(self.power_loss(is_first=is_first).records(isolation=COMMITTED)) == committed
 
     def test_a_reader_beside_a_writer(self) -> None:
@@ -336,7 +337,7 @@ class TestAnIndexWithoutItsLastEntries:
 
 
 class TestAnEntryWithoutItsMarker:
-    """After a power loss, a file may consist of zeros, which look like a valid first entry."""
+    """After a power loss, a file may contain only zeros, which look like a valid first entry."""
 
     @staticmethod
     def stopped() -> SeededEnv:
@@ -361,14 +362,14 @@ class TestAnEntryWithoutItsMarker:
 
     @pytest.mark.parametrize(("number", "at", "mask"), [(0, 65, 1), (0, 16, 11), (2, 16, 11)])
     def test_a_sound_entry_is_used_beside_damage(self, number: int, at: int, mask: int) -> None:
-        """The damage is in a record, a header before the marker, or the marker's own header."""
+        """The damage is in a record, in an earlier header, or in the marker's own header."""
         env = self.stopped()
         flip(env, FIRST_LOG, number, at, mask)
         assert offsets(reader_of(env).records(4, isolation=COMMITTED)) == [4, 5]
 
 
 class TestALogWithoutSnapshotsAndAborts:
-    """No index has to be rebuilt, so damaged records and the length of the log don't matter."""
+    """No index has to be rebuilt, so neither damaged records nor the log's length matter."""
 
     @staticmethod
     def stopped(*, transacts: bool) -> SeededEnv:

@@ -1,6 +1,6 @@
 """10,000 segments are opened, read and searched under a limit of 1,024 descriptors.
 
-A writer and a reader each do this in a separate process with a lowered limit.
+A writer and a reader each do so in their own process, whose limit is lowered.
 """
 
 import subprocess

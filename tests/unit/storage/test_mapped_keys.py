@@ -1,4 +1,4 @@
-"""A sample's estimate of the number of keys is corrected by a cleaning's count of keys."""
+"""A cleaning's count of keys corrects the number of keys that a sample estimates."""
 
 import math
 from random import Random
@@ -47,14 +47,14 @@ def test_without_samples_no_correction_is_made() -> None:
 
 
 def test_keys_that_were_not_mapped_are_as_uncertain_as_before() -> None:
-    """The count covers 56 of 100 sampled keys, and is 23 below the estimate of 56 * 8."""
+    """The count covers 56 of 100 sampled keys; it is 23 less than the estimate 56 * 8."""
     samples, counted = _samples(range(100)), MappedKeys(shift=SHIFT, keys=425, sampled=56)
     assert correction(samples, counted) == pytest.approx((425 + 44 * 8) / 800)
     assert live_error(samples, counted) == pytest.approx(math.sqrt(7 / 8 * 44) / 100)
 
 
 def test_lost_keys_reduce_the_certainty_of_the_count() -> None:
-    """Each key lost from the sample may have been in the map, and a new key may be in its place."""
+    """A lost key may have been in the map; a new key may have taken its place in the sample."""
     counted = MappedKeys(shift=SHIFT, keys=777, sampled=100, lost=3)
     assert counted.unknown(_samples(range(100))) == 6
     assert counted.unknown(_samples(range(97))) == 6
@@ -67,7 +67,7 @@ def test_a_count_of_another_sample_is_ignored() -> None:
 
 
 def test_records_of_different_sizes_leave_their_mean_uncertain() -> None:
-    """Every second record has three times the others' size, so the variance is mean^2 / 4."""
+    """Every second record is three times as large as the others, so the variance is mean^2 / 4."""
     sizes = {h << SHIFT: (h, 100 if h % 2 else -300) for h in range(100)}
     samples = KeySamples(SHIFT, sizes)
     counted = MappedKeys(shift=SHIFT, keys=800, sampled=100)

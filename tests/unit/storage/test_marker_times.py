@@ -1,4 +1,4 @@
-"""A clock jump doesn't prevent a transaction marker; the marker gets the last append time."""
+"""A transaction marker is written despite a clock jump; it gets the last append time."""
 
 import pytest
 from tests.faults.seeded import START_MS

@@ -54,7 +54,7 @@ def test_no_search_by_record_time_passes_over_a_damaged_batch(
 
 
 def test_a_read_fails_at_a_damaged_batch_before_its_start_only_if_a_gap_follows() -> None:
-    """A wrong offset in the damaged header could hide records of the gap, but of no other place."""
+    """A wrong offset in the damaged header could hide records in the gap, but no other records."""
     env = flipped({}, 5, CRC_AT, 1, rolled=False)
     assert [record.offset for record in reader_of(env).records(6)] == list(range(6, COUNT))
     data = read(env, LOG)

@@ -1,4 +1,4 @@
-"""Batches before a producer snapshot are recognized as duplicates within a window of the log."""
+"""Duplicates of batches before a producer snapshot are recognized within a window of the log."""
 
 import errno
 
@@ -16,7 +16,7 @@ from tidelog.types import NewRecord
 DAY_MS = 86_400_000
 IN_FLIGHT = 5
 LARGE = {"max.message.bytes": "10000000", "index.interval.bytes": "0"}
-# Value that is larger than the window that is searched for recent batches.
+# Record value that is larger than the part of the log that is searched for recent batches.
 FAR = bytes(RECALL_BYTES + 100_000)
 
 
@@ -81,9 +81,9 @@ def test_batches_of_other_epochs_and_producers_stay_apart() -> None:
 
 
 def test_no_read_of_the_window_keeps_a_partition_from_opening() -> None:
-    """If one read fails, the partition opens and knows its producer's last batch, or doesn't open.
+    """If a read fails, the partition opens with its producer's last batch, or does not open at all.
 
-    It fails to open as often as a partition without batches of producers.
+    The partition fails to open no more often than a partition to which no producer wrote.
     """
 
     def closed(producer_id: int) -> SeededEnv:

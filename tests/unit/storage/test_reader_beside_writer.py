@@ -64,7 +64,7 @@ def offsets(view: LogView) -> list[int]:
 
 
 class TestAnswersAreOfNow:
-    """Each call returns the state at the time of the call, not when the directory was opened."""
+    """Each call returns the directory's present state, not the state when it was opened."""
 
     def test_appends_are_seen_by_every_call(self) -> None:
         env, writer = written(PLAIN)
@@ -381,7 +381,7 @@ def test_each_call_of_a_closed_directory_is_an_error(call: Callable[[Directory],
 
 
 class TestCallsOfAReader:
-    """A reader reads from the disk again only the parts that may have changed."""
+    """A reader reads only those parts from the disk again that may have changed."""
 
     def test_finished_segments_of_an_unchanged_directory_are_left_alone(
         self, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Byte ranges for ranges of offsets, and the batches of aborted transactions in them."""
+"""The byte ranges that contain given offsets, and aborted transactions in these ranges."""
 
 import pytest
 from tests.worlds.directories.logs import (
@@ -34,7 +34,7 @@ from tidelog.types import Codec
 
 
 def varied() -> Log:
-    """Write batches of one to four records into several segments, with an index entry for each."""
+    """Write batches of one to four records into several segments; each batch has an index entry."""
     _, _, log = new_log(SMALL)
     for number in range(40):
         log.append(new_records([number] * (1 + number % 4)), batch_bytes=1 << 20)
@@ -53,8 +53,7 @@ def test_every_range_gives_exactly_its_records_from_few_bytes() -> None:
             for part in parts:
                 batches = [b for _, b in part.batches()]
                 wanted = sum(b.size_bytes for b in batches)
-                # The range has at most one batch before the first wanted batch, and one after the
-                # last wanted batch.
+                # The range may have one batch too many at each end.
                 assert part.size_bytes <= wanted + 2 * 200
 
 
@@ -165,7 +164,7 @@ def test_records_of_a_range_in_the_middle_of_a_batch() -> None:
 
 @pytest.mark.parametrize("bit", [0x10, 0x20], ids=["transactional", "control"])
 def test_a_flipped_bit_hides_no_records(bit: int) -> None:
-    """Flags that hide a batch from readers are believed only if its checksum is correct."""
+    """A flag that hides a batch from readers is trusted only if the batch's checksum is correct."""
     env, directory, log = new_log()
     for _ in range(3):
         put(log, 1, 2)

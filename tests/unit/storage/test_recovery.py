@@ -143,7 +143,7 @@ class TestScannedSegments:
         directory.checkpoint()
         directory.abandon()
         bases = [segment.base_offset for segment in log.segments]
-        change(env, FIRST_LOG, 90, b"\xff\xff")  # below the recovery point: not read
+        change(env, FIRST_LOG, 90, b"\xff\xff")  # below the recovery point, so not read
         watching, seen = watched(env)
         again = LogDir.open(PATH, env=watching, options=None)
         assert again.reader(TOPIC, 0).log_end_offset == 40
@@ -154,7 +154,7 @@ class TestScannedSegments:
         assert scanned == {path_of(f"{bases[-1]:020d}.log")}
 
     def test_a_log_without_snapshots_is_read_once(self) -> None:
-        """If all snapshots are missing, recovery reads the log once, not once per segment."""
+        """If all snapshots are missing, recovery reads the log once, not again for each segment."""
         env, directory, log = new_log(SMALL)
         fill(log, 150)
         total, count = log.size_bytes(), len(log.segments)
@@ -304,7 +304,7 @@ class TestRebuiltFiles:
         assert log.log_end_offset == 5
 
     def test_snapshots_after_the_cut_are_not_trusted(self) -> None:
-        """The snapshots describe batches that were cut off, whose offsets new batches get."""
+        """The snapshots describe batches that were cut off; new batches get their offsets."""
         env, directory, log = new_log()
         for sequence in range(3):
             log.append_batches(batch([1], producer_id=5, producer_epoch=0, base_sequence=sequence))

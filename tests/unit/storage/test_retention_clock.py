@@ -99,7 +99,7 @@ def deleted(log: Log) -> list[int]:
 
 
 class TestFuture:
-    """Three finished segments of one record; the second record's time is a year ahead."""
+    """Three finished segments of one record each; the second record's time is a year ahead."""
 
     def log(self, clock: str) -> tuple[SeededEnv, Log]:
         env, _, log = new_log(settings(clock))
@@ -140,10 +140,10 @@ def test_old_timestamps_act_as_in_kafka_but_for_append(clock: str, goes: list[in
 
 
 def test_the_cap_is_of_each_record_not_of_the_segment() -> None:
-    """A past record follows a future record, so the segment's bounds don't give the exact time."""
+    """A past record follows a future one, so the segment's bounds don't give the exact time."""
     env, _, log = new_log(settings())
     put(log, START_MS + 365 * DAY_MS)
-    env.clock.advance(DAY_MS + 1)  # no multiple of a granularity above 1 ms
+    env.clock.advance(DAY_MS + 1)  # not a multiple of any granularity above 1 ms
     put(log, START_MS - DAY_MS)
     segment = log.segments[0]
     bound = counted_time(read_times(log, segment, clock=CAPPED), CAPPED)
@@ -261,7 +261,7 @@ class TestForeign:
         assert [Notes(log).reason(segment) for segment in log.segments] == ["unknown", "open"]
 
     def test_a_segment_that_was_filled_again_gets_a_new_note(self) -> None:
-        """The note was written for other records; its time is too early for the new records."""
+        """The note belongs to other records: its time is too early for the new records."""
         env = self.foreign(at_ms=START_MS)
         directory, log = reopen(env)
         directory.close()
@@ -377,7 +377,7 @@ def test_a_coarse_append_clock_deletes_nothing_too_early() -> None:
 
 @pytest.mark.parametrize("clock", ["append", "record-capped"])
 def test_a_step_that_was_coarser_once_deletes_nothing_too_early(clock: str) -> None:
-    """Rows don't store the granularity that rounded them, and the setting may have changed."""
+    """A row doesn't store the granularity of its rounding, and the setting may have changed."""
     step = {"tidelog.append.time.granularity.ms": "3600000"}
     hour_ms = 3_600_000
     env, directory, log = new_log(settings(clock, hour_ms) | step)

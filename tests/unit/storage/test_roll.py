@@ -72,9 +72,9 @@ def test_jitter_stays_below_both_limits() -> None:
 def spans_of(
     config: dict[str, str], count: int = 3_000, *, is_configured: bool = False
 ) -> list[int]:
-    """Return the ms from the first to the last record of each segment, for records 1 ms apart.
+    """Return for each segment the ms from its first to its last record; records are 1 ms apart.
 
-    With `is_configured`, the settings are applied again before each record.
+    If `is_configured` is true, the settings are applied again before each record.
     """
     env, _, log = new_log({"segment.ms": "100", **config})
     for n in range(count):

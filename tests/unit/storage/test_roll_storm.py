@@ -84,7 +84,7 @@ def test_a_backfill_that_runs_through_the_days_warns_once(
 
 
 def test_times_that_alternate_roll_once_and_are_no_storm() -> None:
-    """The second segment begins with the later time, so no further append exceeds its limit."""
+    """The second segment begins with the later time, so no further append exceeds `segment.ms`."""
     _, _, log = new_log({"segment.ms": str(DAY_MS)})
     for turn in range(60):
         put(log, START_MS - (7 * DAY_MS if turn % 2 == 0 else 0))

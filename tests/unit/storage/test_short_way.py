@@ -133,7 +133,7 @@ class Side:
 
 
 def append(log: Log, data: bytes, way: Way) -> AppendResult:
-    """Append as a broker does, which checks a batch of very many records in another thread."""
+    """Append like a broker, which checks a batch with very many records in another thread."""
     if way is Way.COPIED:
         return log.append_batches(data)
     buffer = memoryview(bytearray(data))
@@ -309,7 +309,7 @@ def test_records_that_a_topic_setting_forbids_are_refused_on_both_ways(
 def test_built_batches_are_appended_like_validated_ones(
     topic: dict[str, str], codec: Codec
 ) -> None:
-    """Appending records gives the same result as appending their batch, also for refusals."""
+    """Records and their batch are appended with the same result, and are refused alike."""
     data = build_batch(
         [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2, codec=codec
     )

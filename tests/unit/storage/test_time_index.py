@@ -129,7 +129,7 @@ def test_entries_that_cannot_be_are_found(entries: str, at: int) -> None:
 
 @pytest.mark.parametrize("tail", [bytes(12), bytes(10_485_720), b"\0\0\0", b"\1\2\3"])
 def test_a_tail_is_found_unless_it_is_allowed(tail: bytes) -> None:
-    """If zeros at the end were read as entries, the last timestamp would be 0 (KAFKA-10207)."""
+    """If the zeros at the end counted as entries, the last timestamp would be 0 (KAFKA-10207)."""
     index = TimeIndex(100, data=bytes(index_of_entries().encoded) + tail)
     index.check(allow_tail=True)
     assert index.last_entry == (9000, 181)
@@ -139,7 +139,7 @@ def test_a_tail_is_found_unless_it_is_allowed(tail: bytes) -> None:
 
 
 def test_a_lone_entry_of_zeros_is_an_entry() -> None:
-    """One record at the base offset with timestamp 0 has an entry of twelve zero bytes."""
+    """The entry of a single record with timestamp 0 at the base offset is twelve zero bytes."""
     index = TimeIndex(0)
     index.maybe_append(0, 0, ignore_full=True)
     again = TimeIndex(0, data=bytes(index.encoded))

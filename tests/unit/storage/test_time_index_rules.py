@@ -59,7 +59,7 @@ def index_sizes(batch_bytes: int, **config: str) -> tuple[int, int]:
 
 
 class TestSize:
-    """A time entry has 1.5 times the size of an offset entry; `segment.index.bytes` limits both."""
+    """A time entry takes 12 bytes, an offset entry 8; `segment.index.bytes` limits both indexes."""
 
     def test_a_segment_of_1_gb_at_4_kb_needs_2_mb_and_3_mb(self) -> None:
         offset_bytes, time_bytes = index_sizes(4_097)
@@ -77,7 +77,7 @@ class TestSize:
         offset_bytes, time_bytes = index_sizes(4_097, segment_index_bytes=str(2 * MIB))
         assert time_bytes == 2 * MIB // 12 * 12
         assert offset_bytes > time_bytes * 8 // 12
-        # The last slot is reserved for the closing entry.
+        # The limit leaves out the last slot, which is reserved for the closing entry.
         full = TimeIndex(0, size_limit=2 * MIB)
         assert full.entry_limit == time_bytes // 12
 

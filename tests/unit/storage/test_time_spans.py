@@ -135,7 +135,7 @@ def test_spans_from_a_broker() -> None:
         names = log.partitions("flights")
         created = log.time_spans("flights")
         assert created[names[0]] == TimeSpan(None, 5)
-        assert created[names[1]] == NOTHING  # the search finds only the later time of the marker
+        assert created[names[1]] == NOTHING  # the marker's later time hides the record
         assert created[names[2]] == NOTHING
         appended = log.time_spans("flights", clock="append")
         assert appended[names[2]] == NOTHING

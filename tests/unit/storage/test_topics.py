@@ -85,7 +85,7 @@ def grow(registry: TopicRegistry, name: str, partitions: int) -> TopicInfo:
 
 
 def entry_text(**changes: object) -> str:
-    """Return the text of a registry file with one topic, with some fields changed."""
+    """Return the text of a registry file with one topic whose fields are replaced by `changes`."""
     entry = {"id": encode_topic_id(ID_A), "partitions": 2, "config": {}} | changes
     return json.dumps({"version": 1, "topics": {"flights": entry}})
 

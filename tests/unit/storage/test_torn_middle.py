@@ -1,6 +1,6 @@
 """In a finished segment, too large a batch length hides later batches; each reader reports this.
 
-The checksum doesn't cover the length, so the batch looks incomplete.
+The checksum doesn't cover the length field, so such a batch looks incomplete.
 """
 
 from pathlib import Path

@@ -22,7 +22,7 @@ class Model:
     """Model of a log.
 
     Attributes:
-        rows: For each offset, the id of the producer, and True for a commit marker, False for an
+        rows: For each offset, the producer id and the kind: True for a commit marker, False for an
             abort marker, None for a record.
     """
 
@@ -43,7 +43,7 @@ class Model:
     def forget(self, log: Log) -> None:
         """Remove open transactions that have no remaining record and that the log has forgotten.
 
-        Without snapshots, the log computes its producer states from its start on, as in Kafka.
+        If it has no snapshots, the log computes its producer states from its start, as in Kafka.
         """
         known = set(log.producer_states().open_transactions.values())
         left = {who for who, _ in self.rows[log.log_start_offset :]}

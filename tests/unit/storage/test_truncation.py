@@ -121,14 +121,14 @@ class TestRemovedFiles:
         log.roll()
         put(log, 1)
         assert log.last_stable_offset == 4
-        log.truncate_to(2)  # without the marker the transaction is open again
+        log.truncate_to(2)  # removes the marker, so the transaction is open again
         assert log.last_stable_offset == 0
         assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == []
         log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=True)
         assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == [0, 1]
 
     def test_damage_found_during_a_truncation(self) -> None:
-        """The partition goes offline, because files and memory may be half changed."""
+        """The partition goes offline, because its files and its memory may be partly changed."""
         env, directory, log = new_log({"segment.ms": str(2**62)})
         fields = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
         log.append_batches(batch([1], base_sequence=0, **fields))
@@ -137,7 +137,7 @@ class TestRemovedFiles:
             put(log, 1)
         log.roll()
         put(log, 1)
-        log.truncate_to(4)  # the first segment is active again; its index was not read yet
+        log.truncate_to(4)  # makes the first segment active; its index is unread
         write(env, "00000000000000000000.txnindex", b"\x00" * 20)
         with pytest.raises(StorageFailure, match=r"truncate failed: .*txnindex.*incomplete entry"):
             log.truncate_to(3)
@@ -193,7 +193,7 @@ class TestRemovedFiles:
 
     @pytest.mark.parametrize("is_reopened", [True, False])
     def test_a_partition_is_sound_after_a_failure_at_any_call(self, is_reopened: bool) -> None:
-        """The recovery point is lowered before the records that it covers are removed."""
+        """First the recovery point is lowered, then the records below it are removed."""
         failures = 0
         while True:
             env, directory, log = new_log()
@@ -258,7 +258,7 @@ class TestRemovedFiles:
 
 
 class TestCommittedReadersDuringIt:
-    """Readers of committed records never get an aborted record, after any truncation."""
+    """After any truncation, readers of committed records get no aborted records."""
 
     @staticmethod
     def aborted_twice(*, is_finished: bool) -> tuple[SeededEnv, LogDir, Log]:
@@ -319,7 +319,7 @@ class TestCommittedReadersDuringIt:
             list(log.records(isolation=IsolationLevel.READ_COMMITTED))
 
     def test_no_removed_snapshot_comes_back_in_a_crash(self) -> None:
-        """A removed snapshot has an open transaction, which would hide records appended later."""
+        """A removed snapshot lists an open transaction, which would hide later records."""
         env, directory, log = new_log()
         for offset in range(5):
             log.follower.append(batch([1], base_offset=offset, leader_epoch=0))
@@ -357,7 +357,7 @@ class TestAppendTimesAfterIt:
             env.clock.advance(10)
             put(log, 1)
         log.truncate_to(2)
-        env.clock.advance(-45)  # removed rows have later times than the next append
+        env.clock.advance(-45)  # the removed rows' times are later than the next append's
         put(log, 1)
         assert log.append_time_of(2) == START_MS + 20
         directory.close()
@@ -371,7 +371,7 @@ class TestAppendTimesAfterIt:
         assert found is None
 
     def test_append_times_are_right_or_unknown_after_a_crash(self) -> None:
-        """After a crash, each remaining record has its own append time, or none."""
+        """After a crash, each remaining record has its correct append time, or none."""
         env, directory, log = new_log(SMALL)
         for number in range(25):
             env.clock.advance(1)
@@ -418,7 +418,7 @@ print(len(seen) + len(left), set(left), len(after), set(after))
 
 
 def test_a_reader_in_another_process_survives_a_truncation_under_its_maps(tmp_path: Path) -> None:
-    """The reader continues on its maps, and sees the new log after a refresh."""
+    """The reader continues with its memory maps, and sees the new log after a refresh."""
     root = tmp_path / "data"
     with LogDir.open(str(root), options=WRITABLE) as directory:
         directory.create_topic(TOPIC, config={**SMALL, **ANY_TIME})
@@ -442,7 +442,7 @@ def test_a_reader_in_another_process_survives_a_truncation_under_its_maps(tmp_pa
             line = child.stdout.readline()
         assert child.returncode == 0
     before, _, rest = line.partition(" {b'old'} ")
-    # The last segment is read from its file, which no longer has the truncated records.
+    # The last segment is read from its file, so the reader no longer sees the truncated records.
     assert kept < int(before) <= 40
     assert rest.split(" ", 1)[0] == str(kept + 30)
     assert "b'new'" in rest

@@ -70,7 +70,7 @@ class TestOthers:
         assert known(env, 5) == [*own(3), None, START_MS + 30]
 
     def test_records_of_others_after_a_truncation_below_the_checkpoint_are_unknown(self) -> None:
-        """Records of another program don't get append times of the records that they replace."""
+        """Another program's records don't get the append times of the records that they replace."""
         env = timed(4)
         write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
         append_foreign(env, 2)
@@ -144,7 +144,7 @@ class TestHardStop:
         assert found == own(20)
 
     def test_records_of_one_time_that_only_the_next_row_would_end(self) -> None:
-        """Later rows may be lost, so the last row proves the time of its own append only."""
+        """Later rows may be lost, so the last row proves the append time of only one append."""
         env, directory, log = new_log()
         put(log, 1)
         put(log, 1)
@@ -218,7 +218,7 @@ class TestParts:
 def test_records_that_a_flipped_leader_epoch_leaves_without_a_time_are_counted(
     rolls: bool, number: int, bit: int
 ) -> None:
-    """If only the changed batch proved an append time, the time is counted as unknown."""
+    """If only the changed batch could prove an append time, the time counts as unknown."""
     env, directory, log = new_log()
     for at in range(10):
         env.clock.advance(10)

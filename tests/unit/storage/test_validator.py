@@ -173,7 +173,7 @@ def test_wrong_offset_deltas_are_repaired(codec: Codec, deltas: list[int]) -> No
 def test_records_that_no_reader_would_open_again_are_not_compressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Batches that the leader compresses have the same size limit as clients' batches."""
+    """Batches that the leader compresses have the same limit of size as the batches of clients."""
     sent = build_batch(records())
     size = len(sent) - 61
     set_constant(monkeypatch, "APPEND_DECOMPRESSION_LIMIT", size, inside="tidelog.storage")

@@ -118,7 +118,7 @@ class TestCompaction:
         )
 
     def test_only_cleaned_and_merged_segments_are_written(self) -> None:
-        """Each segment has other sizes, so each sum shows which segments it contains."""
+        """All sizes of segments differ, so each sum shows which segments it contains."""
         decisions = tuple(Decision)
         segments = tuple(
             SegmentFacts(

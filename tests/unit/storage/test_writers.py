@@ -148,7 +148,7 @@ def test_power_loss_in_seeded_ways_and_the_batch_again() -> None:
 
 
 def test_after_any_failed_call_the_batch_is_not_attached_twice() -> None:
-    """Neither the process in which a call failed nor a new one attaches the batch twice."""
+    """Neither a process in which a call failed nor a new process attaches the batch twice."""
     env = seeded_env(1)
     make_directory(env)
     env.files.settle()
@@ -170,7 +170,7 @@ def test_after_any_failed_call_the_batch_is_not_attached_twice() -> None:
 
 
 def test_after_a_failed_commit_only_reopening_continues() -> None:
-    """A process must reopen the directory, because it doesn't know if the version was attached."""
+    """A process must reopen the directory: it can't know whether the version was attached."""
     env = seeded_env(1)
     make_directory(env)
     staged = stage(env, 0, "a", 9)
@@ -207,7 +207,7 @@ def test_names_that_are_refused(name: str) -> None:
     ],
 )
 def test_damaged_files_are_not_taken_for_empty(text: bytes) -> None:
-    """If a damaged file were read as empty, a batch could be attached twice."""
+    """If a damaged file counted as empty, a batch could be attached twice."""
     env = seeded_env(1)
     make_directory(env)
     env.files.open(f"{ROOT}/{commits.WRITERS_FILE}", create=True).pwrite(text, 0)
@@ -226,7 +226,7 @@ OTHER = "ships"
 
 
 def commit_topics(env: Env, label: str, version: int, *topics: str) -> AttachResult:
-    """Attach nine rows to each topic, as one version of a writer that stores versions by topic."""
+    """Attach nine rows to each topic, as one version of a writer that has a version by topic."""
     staged = [one for t in topics for one in stage(env, 0, f"{t}-{label}", 9, topic=t)]
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
         return attach(log_dir, staged, version=WriterVersion(APP, version, topics=topics))

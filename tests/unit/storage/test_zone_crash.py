@@ -21,7 +21,7 @@ WRITABLE = LogDirOptions(create=True)
 
 
 def work(env: SeededEnv) -> None:
-    """Finish, flush, truncate and again finish segments, then close cleanly."""
+    """Finish, flush and truncate segments, finish them again, then close the directory cleanly."""
     with new_dir(env, CONFIG) as directory:
         env.files.settle()
         log = directory.log(TOPIC, 0)

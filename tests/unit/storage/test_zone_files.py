@@ -268,7 +268,7 @@ class TestBelieving:
         assert segment.passing_zones_on(APPEND) is None
 
     def test_a_check_in_passing_opens_the_log_by_its_name(self) -> None:
-        """The file is opened by its name, because an older handle would read the replaced file."""
+        """The file is opened by its name: an older handle would still read the replaced file."""
         env = two_segments()
         segment, opened = first_of(env)
         path = segment.log_path

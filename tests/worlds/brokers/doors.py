@@ -24,8 +24,8 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 BEARER: Final = "OAUTHBEARER"
 TOPIC: Final = "open"
 _LOGINS: Final = "org.apache.kafka.common.security"
-# These settings switch off delays. All cases use one address, and with each failure from an address
-# our broker would delay the response longer.
+# These settings switch off delays. All cases connect from one address, and our broker delays its
+# responses longer after each failure from an address.
 _SHARED: Final = {
     "connection.failed.authentication.delay.ms": "0",
     "sasl.enabled.mechanisms": ",".join((*MECHANISMS, BEARER)),

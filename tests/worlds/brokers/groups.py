@@ -96,7 +96,8 @@ class World:
             settings = {"cleanup.policy": "compact"}
             log_dir.create_topic(OFFSETS_TOPIC, partitions=count, config=settings)
         # The node's threads end when its executor is deleted. A finalizer must not wait for these
-        # threads: it could run in a garbage collection at the start of a thread, and wait forever.
+        # threads: garbage collection could run the finalizer while a thread starts, and the wait
+        # would never end.
         self.node = Node(log_dir, config)
         asyncio.run(self._load())
         groups = self.node.groups
@@ -143,7 +144,7 @@ class World:
             each.settle()
 
     def refuse_records(self, *, refuse: bool = True) -> None:
-        """Let the offsets topic refuse all records, by too small a `max.message.bytes`."""
+        """Let the offsets topic refuse all records: its `max.message.bytes` becomes too small."""
         log_dir = self.node.log_dir
         log_dir.topic_admin.alter(OFFSETS_TOPIC, {"max.message.bytes": "1" if refuse else None})
         log_dir.open_partitions.follow_settings(OFFSETS_TOPIC)
@@ -164,7 +165,7 @@ class World:
         asyncio.run(run())
 
     def wait(self, ms: int) -> None:
-        """Advance the clock; run each timer that becomes due, at the time when it is due."""
+        """Advance the clock by `ms`; run each timer exactly at its due time."""
         end = self.clock.monotonic_ms() + ms
         while (delay := self.timers.next_delay_ms()) is not None:
             if self.clock.monotonic_ms() + delay > end:
@@ -207,7 +208,7 @@ class World:
         asyncio.run(change(lambda state: state._replace(groups={GROUP: dict(texts)})))
 
     def make_topics(self, **partitions: int) -> None:
-        """Create, extend and delete topics so that exactly these exist; the name decides the id."""
+        """Create, extend and delete topics until these alone exist; an id depends on the name."""
         log_dir, known = self.node.log_dir, self.node.topics
         for name in set(known.names()) - {OFFSETS_TOPIC, *partitions}:
             known.delete(name)

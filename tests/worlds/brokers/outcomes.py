@@ -16,11 +16,11 @@ _LOOP: Final = asyncio.new_event_loop()
 def outcome(node: Node, connection: ClientInfo, frame: bytes) -> Outcome:
     """Return the pieces of the response; cancel a response that waits for a timer or for records.
 
-    The event loop runs only if the response is not ready at once, so that tests can count the
-    function calls for a ready response.
+    If the response is ready at once, the event loop does not run. So tests can count the function
+    calls for such a response.
 
     Raises:
-        TidelogError: The broker would close the connection.
+        TidelogError: On this request, a broker would close the connection.
     """
     asyncio._set_running_loop(_LOOP)
     try:

@@ -1,7 +1,7 @@
 """A broker without a socket: sends odd frames over transports that record the responses.
 
 Everything runs on one event loop in the test's thread. A frame must be handled within a number of
-loop iterations, not within a time.
+loop iterations. No test measures time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tidelog.server.broker import open_node
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
 
-# Number of loop iterations in which any handler finishes, unless the handler waits for a timer or a
+# Enough loop iterations for each handler to finish, unless the handler waits for a timer or a
 # thread.
 TURNS = 50
 SETTINGS = {
@@ -70,7 +70,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class Errors(logging.Handler):
-    """Collects logged errors: they are about exceptions that no handler expected."""
+    """Collects logged errors, which report exceptions that no handler expected."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -89,7 +89,7 @@ class Talk:
         connection.connection_made(self.transport)
 
     def feed(self, data: bytes) -> None:
-        """Pass bytes to the connection as an event loop does."""
+        """Pass bytes to the connection like an event loop."""
         connection: object = self._connection
         if isinstance(connection, asyncio.BufferedProtocol):
             _feed_buffered(connection, data)

@@ -54,7 +54,8 @@ class Visitor:
         """Send a SASL token; record and return the response's token."""
         told = say(self._client, token)
         lifetime = told.session_lifetime_ms
-        # A session ends earlier if the token expires, after a time that differs in each run.
+        # A token that expires earlier ends the session earlier; the remaining time differs in each
+        # run.
         word = lifetime if lifetime in (0, LIFETIME_MS) else "some"
         text = (told.error_message or "").split(":")[0]
         self.heard.append(("say", told.error_code, word, text))
@@ -90,7 +91,7 @@ class Visitor:
         change: Change = LastMessage.text,
         password: str = PASSWORD,
     ) -> None:
-        """Send both SCRAM messages of a client; `change` returns the second message to send."""
+        """Send both SCRAM messages of a client; `change` makes the text of the second one."""
         text = first.format(user=f"{mechanism}-user", nonce=NONCE)
         answer = self.say(text.encode()).decode()
         if answer:

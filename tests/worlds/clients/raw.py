@@ -104,7 +104,7 @@ class RawClient(Closing):
         return found
 
     def reset(self) -> None:
-        """Reset the connection: the system refuses whatever the broker still sends."""
+        """Reset the connection, so that the system refuses all further bytes from the broker."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sock.close()
 
@@ -126,7 +126,7 @@ class RawClient(Closing):
         return self.receive(api)
 
     def auto_create(self, topic: str) -> None:
-        """Request a topic's metadata until the broker has created it (with default settings)."""
+        """Request a topic's metadata until the broker has created it with default settings."""
         wanted = [MetadataRequestTopic(name=topic)]
         message = MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
         while self.ask(METADATA, 9, message).topics[0].error_code:

@@ -1,7 +1,7 @@
 """Drivers for Python's client libraries. A driver finds out a user's rights through a library.
 
 A driver runs all steps of one user with few connections. A client must report each denial by the
-right error: another error, or no response, fails the test. rights_process_drivers has more drivers.
+right error; another error, or no response, fails the test. rights_process_drivers has more drivers.
 """
 
 import asyncio
@@ -114,8 +114,8 @@ class Confluent:
 
     @staticmethod
     def _read(config: Config, names: Sequence[str], told: Told) -> None:
-        # The session timeout is short, because `close` waits for this timeout if the user may not
-        # look up the group's coordinator.
+        # `close` waits until the session times out if the user may not look up the group's
+        # coordinator, so the timeout is short.
         consumer = Consumer({**config, "group.id": "none", "session.timeout.ms": 1000})
         patience = Patience()
         try:
@@ -130,8 +130,8 @@ class Confluent:
             while waiting:
                 patience.check(waiting)
                 message = consumer.poll(1)
-                # Errors about the group are skipped: the consumer looks up a coordinator that it
-                # doesn't need.
+                # Errors about the group are skipped: the consumer looks up the group's coordinator,
+                # but doesn't need it.
                 topic = "" if message is None else message.topic() or ""
                 if message is None or topic not in waiting:
                     continue
@@ -272,7 +272,7 @@ class KafkaPython:
         except py_errors.TopicAuthorizationFailedError:
             return True
         except py_errors.KafkaError as refused:
-            # The client raises an error of its own, which contains the broker's error.
+            # The client raises its own error, whose text contains the broker's error.
             if "ClusterAuthorizationFailed" not in repr(refused):
                 raise
             return False
@@ -314,7 +314,7 @@ class AioKafka:
 
     @staticmethod
     async def _starts(producer: AIOKafkaProducer, denial: type[Exception]) -> bool:
-        """Whether a producer gets its producer id."""
+        """Return whether the producer gets its producer id."""
         try:
             return await _heard(producer.start(), denial)
         finally:
@@ -323,8 +323,8 @@ class AioKafka:
     @staticmethod
     async def _read(settings: Mapping[str, object], names: Sequence[str], told: Told) -> None:
         # The consumer reports nothing about topics that the user may not see, so it reads only
-        # topics that the user may see. If there are no such topics, no consumer is created, because
-        # an unused consumer can't be stopped.
+        # topics that the user may see. If the user may see none of them, no consumer is created,
+        # because a consumer that was never used can't be stopped.
         told.update({(Step.READ, name): False for name in names})
         seen = [name for name in names if told[Step.SEE, name]]
         if not seen:
@@ -349,8 +349,8 @@ class AioKafka:
             await admin.close()
         for name in asked[Step.COMMIT]:
             if not told[Step.COMMITTED, name]:
-                # A consumer fails at the lookup of the group's coordinator if the user may not read
-                # the group's commits.
+                # If the user may not read the group's commits, a consumer fails when it looks up
+                # the group's coordinator.
                 told[Step.COMMIT, name] = False
                 continue
             async with AIOKafkaConsumer(

@@ -16,7 +16,7 @@ from tidelog.server.security.operations import Operation, PatternType, Permissio
 CLUSTER: Final = "kafka-cluster"
 EVERYBODY: Final = "User:*"
 ANYTHING: Final = "*"
-# Stands for all names without an ACL; Kafka's authorizer uses the same name for this.
+# Name that stands for every name without an ACL; Kafka's authorizer uses this name, too.
 UNHEARD_OF: Final = "hardcode"
 
 # An ACL that allows an operation (the key) also allows a second operation (the value).

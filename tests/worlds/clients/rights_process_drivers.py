@@ -38,14 +38,15 @@ class Kcat:
         for name in asked[Step.COMMIT]:
             done = run("-G", name, "-o", "beginning", "-c", "1", OPEN)
             told[Step.COMMIT, name] = _is_well(done, GROUP_DENIED)
-            # If the user may not look up the coordinator, kcat names this request on stderr.
+            # If the user may not look up the coordinator, kcat's stderr contains the name of this
+            # request.
             told[Step.COMMITTED, name] = "FindCoordinator" not in done.stderr
         for name in asked[Step.BEGIN]:
             done = run("-P", "-t", OPEN, "-X", f"transactional.id={name}")
             told[Step.BEGIN, name] = _is_well(done, ID_DENIED)
         for name in asked[Step.NUMBER]:
             done = run("-P", "-t", OPEN, "-p", "0", "-X", "enable.idempotence=true", data="n\n")
-            # After this denial kcat may exit with success, or print more errors.
+            # After this denial kcat either exits with success or prints more errors.
             told[Step.NUMBER, name] = CLUSTER_DENIED not in done.stderr and (
                 TOPIC_DENIED in done.stderr or _is_well(done, CLUSTER_DENIED)
             )

@@ -1,8 +1,8 @@
 """Tables of rights, drawn by seed, for two brokers: ACLs, rows, and the expected results.
 
-One broker allows an operation only if an ACL allows it. The other broker also allows every
-operation on resources without an ACL. A row is a user, a step that every client can take, and a
-name.
+One broker allows an operation only if an ACL allows it. The second broker also allows every
+operation on resources that have no ACL. A row of a table is a user, a step that every client can
+take, and a resource name.
 """
 
 import random
@@ -41,8 +41,8 @@ class Step(StrEnum):
     NUMBER = "number"
 
 
-# The rights that a user needs for each step with a real client. They include Describe, because all
-# clients first request metadata or the coordinator.
+# The rights that a user needs for each step with a real client. Each step needs Describe, because
+# all clients first request metadata or the coordinator.
 NEEDS: Final[Mapping[Step, tuple[ResourceType, tuple[Operation, ...]]]] = {
     Step.SEE: (TOPIC, (Operation.DESCRIBE,)),
     Step.READ: (TOPIC, (Operation.DESCRIBE, Operation.READ)),
@@ -87,14 +87,15 @@ class World:
 
 # -- drawing -------------------------------------------------------------------------------------
 
-# Patterns of names: a star at the end means a prefix; a star alone is the wildcard.
+# Names and patterns for the tables: a star at the end makes a prefix; a star alone is the wildcard.
 STRICT: Final = {
     TOPIC: (*TOPICS, "*", "f*", "fl*", "flight*", "se*"),
     GROUP: (*GROUPS, "*", "crew*"),
     ID: (*IDS, "*", "pay*"),
     ResourceType.CLUSTER: (CLUSTER,),
 }
-# Patterns without the wildcard, because with an ACL for the wildcard every name has an ACL.
+# Names and patterns for the tables without the wildcard: an ACL for `*` would give every name an
+# ACL.
 LOOSE: Final = {
     TOPIC: ("flights", "fleet", "flight*", "secret"),
     GROUP: ("crew", "crew-*"),
@@ -130,7 +131,7 @@ def draw_acl(
 
 
 def draw_acls(rng: random.Random, users: Sequence[str], *, is_open: bool) -> ModelAcls:
-    """Draw ACLs for each user and for all users; add one that lets all users read topic `open`."""
+    """Draw ACLs for each user and for all users; let all users read the topic `open`."""
     patterns = LOOSE if is_open else STRICT
     most = 3 if is_open else 9
     drawn = [

@@ -138,7 +138,7 @@ ALL_OF_ALL: Final = [
 
 
 def _each(kind: ResourceType, names: str, operations: str) -> dict[str, list[AclFields]]:
-    """For each operation, return a user's name with the ACLs that allow only this operation."""
+    """Return, for each operation, a user's name and the ACLs that allow only this operation."""
     words = operations.split()
     return {
         f"{kind.name}-{word}".lower(): [allow(word, kind, name) for name in names.split()]
@@ -377,7 +377,7 @@ def shared(value: object, ids: Mapping[UUID, str]) -> object:
     """Return the part of a response that brokers share: no fields in `OWN`, and sorted lists."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in OWN]
-        # A missing list of aborted transactions means the same to a reader as an empty list.
+        # A missing list of aborted transactions and an empty list mean the same to a reader.
         return {
             name: shared(found or [] if name == "aborted_transactions" else found, ids)
             for name in names

@@ -134,7 +134,8 @@ def _by_aiokafka(bootstrap: str, key: Key, topic: str, value: bytes) -> bytes:
     return asyncio.run(run())
 
 
-# Each function writes a record to an empty topic, reads it in a group, and returns the value read.
+# Each function writes a record to an empty topic, reads the record in a group, and returns its
+# value.
 ROUND_TRIPS: dict[str, Callable[[str, Key, str, bytes], bytes]] = {
     "librdkafka": _by_librdkafka,
     "kafka-python": _by_kafka_python,

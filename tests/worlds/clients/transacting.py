@@ -50,8 +50,8 @@ from tidelog.types import NewRecord
 # Timeout in ms; so long that no transaction times out because the machine is busy.
 TIMEOUT_MS = 600_000
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-# Errors while the coordinator is not found or loaded yet, or is still ending the previous
-# transaction.
+# Error codes after which the request is repeated: the coordinator is not found or not loaded yet,
+# or it is still ending the previous transaction.
 LATER = frozenset({14, 15, 16, 51})
 NOT_LEADER = 6
 NO_STATE = ProducerState(producer_epoch=-1, coordinator_epoch=-1)
@@ -172,7 +172,8 @@ class Transacting:
             answer = self.client.ask(PRODUCE, chosen, request)
             return answer.responses[0].partition_responses[0]
 
-        # Kafka's broker returns error 19 while it asks the transaction coordinator; clients retry.
+        # Kafka returns error 19 while its leader asks the transaction coordinator; clients retry
+        # then.
         return until(ask, lambda answer: answer.error_code not in (NOT_LEADER, 19))
 
     def end(self, *, commit: bool) -> int:

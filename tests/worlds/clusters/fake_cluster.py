@@ -29,14 +29,14 @@ def record(
 
 @dataclass(slots=True)
 class FakeLog:
-    """A partition's data records and bounds; offsets below `end` without a record are gaps."""
+    """A partition's data records and bounds; an offset below `end` without a record is a gap."""
 
     records: list[RemoteRecord]
     start: int = 0
     end: int = -1
     stable: int | None = None  # last stable offset, if a transaction is open
-    # Whether lookups return no match, as in Kafka if the segment's first matches are below the log
-    # start.
+    # Whether lookups return no match. Kafka does so if the first matches of a segment are below the
+    # log start.
     hides_matches: bool = False
 
     def __post_init__(self) -> None:

@@ -108,7 +108,7 @@ class FakeLeader:
     def seams(self, env: SeededEnv) -> Seams:
         """Return a standby's replaceable parts: `env`, connections to this leader, and pauses.
 
-        A pause only advances the clock.
+        Instead of a pause, only the clock is advanced.
         """
         return Seams(
             env=env,
@@ -260,7 +260,7 @@ class FakeLeader:
             results = []
             for wanted in topic.partitions:
                 log = self.log(topic.topic, wanted.partition)
-                log.swaps.begin_epoch()  # as Kafka does when it becomes the leader
+                log.swaps.begin_epoch()  # as Kafka does on becoming the leader
                 known, end = log.leader_epochs.end_offset_for(
                     wanted.leader_epoch, log.log_end_offset
                 )
@@ -354,7 +354,7 @@ class FakeLeader:
 
 
 def _commit_only(found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -> None:
-    """Drop records from the last stable offset on, and add the list of aborted transactions."""
+    """Drop records at or after the last stable offset, and add the list of aborted transactions."""
     stable, kept = log.last_stable_offset, b""
     end = wanted.fetch_offset
     for batch in walk(found.batches):

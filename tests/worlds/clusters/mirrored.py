@@ -61,7 +61,7 @@ class MemoryMirror:
     def run(self, arrival_ms: int, records_max: int = 1_000_000, rows: int = 8) -> None:
         """Copy up to `records_max` records per partition of A.
 
-        A map row has up to `rows` records.
+        A row of the mirror's map describes up to `rows` records.
         """
         copied: dict[SourcePartition, CopiedRange] = {}
         made: list[MapRow] = []
@@ -87,7 +87,7 @@ class MemoryMirror:
     def _copy(
         self, source: TopicPartition, start: int, records_max: int, arrival_ms: int
     ) -> dict[int, list[tuple[int, int, int]]]:
-        """Return offset on A, offset on B and create time of the copies, by partition of B."""
+        """Return the copies as (offset on A, offset on B, create time), by partition of B."""
         count = self.map.partition_counts[self.target]
         stamped = (
             self.b.settings[self.target]["message.timestamp.type"]

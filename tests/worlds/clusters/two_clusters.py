@@ -192,7 +192,7 @@ class MemoryCluster:
 
 @dataclass(slots=True)
 class MemoryTail:
-    """A log for measurements; records are (partition, create time, arrival time), times in ms."""
+    """A log for measurements. Each record is (partition, create time, arrival time), in ms."""
 
     seen: list[tuple[TopicPartition, int | None, int]] = field(default_factory=list)
     kind: TimestampType = CREATE

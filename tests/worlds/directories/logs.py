@@ -164,8 +164,8 @@ class WatchedFileSystem(LayeredFiles):
 
     Attributes:
         before_open: Called with the path of a file before it is opened.
-        before_change: Called before a change becomes durable or a file gets a name: with "rename"
-            and the new path, or "sync_dir" and the directory.
+        before_change: Called before a file is renamed or a directory is synced: with "rename" and
+            the new path, or with "sync_dir" and the directory.
     """
 
     def __init__(self, below: FileSystem) -> None:

@@ -51,7 +51,7 @@ def _fill(env: SeededEnv, log: Log, number: int, padding: bytes) -> None:
 
 
 def _transaction(log: Log, number: int) -> None:
-    """Append overlapping transactions of two producers; one commits, the other one aborts."""
+    """Append overlapping transactions of two producers; one is committed, the other is aborted."""
     for producer in (7, 8):
         data = batch(
             [T0 + number],

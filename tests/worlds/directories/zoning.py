@@ -20,7 +20,7 @@ SMALL = Limits(zone_bytes=1, block_rows=2)
 
 @contextmanager
 def gaps_up_to(size: int) -> Iterator[None]:
-    """In the `with` block, let plans read across gaps of at most `size` bytes between pieces."""
+    """In the `with` block, a plan reads two pieces at once across a gap of at most `size` bytes."""
     with pytest.MonkeyPatch.context() as patch:
         set_constant(patch, "GAP_BYTES", size, inside="tidelog.scan")
         yield

@@ -34,8 +34,8 @@ ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
 CLEAN_TIMEOUT_S = 60
-# Lines of Kafka's output which show that its cleaner is done with a partition: it has cleaned the
-# partition, or has failed and will not retry.
+# Lines of Kafka's log which show that the cleaner has cleaned a partition, or has failed and will
+# not retry.
 CLEANED = re.compile(r"cleaned log (\S+) \(dirty section|when cleaning log Log\(dir=\S*/([^/,]+),")
 REQUEST_TIMEOUT_S = 90
 CREATE_TRIES = 1000
@@ -74,8 +74,8 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.dedupe.buffer.size": "4194304",
     "log.segment.delete.delay.ms": "1000",
-    # Short times, because a single node needs no votes, and after a restart must not wait long for
-    # the end of the previous session.
+    # The times are short: a single node needs no votes, and after a restart it must not wait long
+    # until its previous session ends.
     "controller.quorum.election.timeout.ms": "100",
     "controller.quorum.election.backoff.max.ms": "100",
     "controller.quorum.fetch.timeout.ms": "200",
@@ -86,15 +86,15 @@ SETTINGS = {
 }
 
 # With PATIENT, the broker's session does not expire on a busy machine: an expired session would
-# leave the broker's partitions without a leader. But after a kill, the next start waits for the
-# session's end.
+# leave the broker's partitions without a leader. After a kill, however, the next start waits until
+# the old session expires.
 PATIENT = {"broker.session.timeout.ms": "30000"}
 IMPATIENT = {"broker.session.timeout.ms": "3000"}
 
 # File in which Linux states the range of ports that it assigns by itself.
 CHOSEN_BY_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS_AT_ONCE = 12_000
-# Ports to use if that file is missing, or if its range leaves too few other ports.
+# Ports to use if that file is missing, or if the system's range begins below 4,000.
 SOME_PORTS = range(20_000, 32_000)
 
 
@@ -202,8 +202,8 @@ class Broker:
     def _await_own(self) -> None:
         """Wait until the leaders of the existing topics respond.
 
-        The broker reports its start before the controller assigns its partitions. A test may have
-        partitions that never get a leader, so the number of attempts is limited.
+        The broker reports its start before the controller assigns leaders to its partitions. In
+        some tests a partition never gets a leader, so the number of attempts is limited.
         """
         admin = AdminClient(self.client_config())
         for name, led in self._led(admin).items():
@@ -251,8 +251,8 @@ class Broker:
     def await_cleaning(self, topic: str, end: int, partition: int = 0) -> None:
         """Wait until the log cleaner has cleaned a partition up to `end`, exclusive, durably.
 
-        The cleaner logs a line before it writes the checkpoint. So wait for the checkpoint, too: a
-        kill in between would leave the old checkpoint.
+        The cleaner logs a line before it writes the checkpoint. So this also waits for the
+        checkpoint: after a kill in between, the old checkpoint would remain.
         """
         self.await_line(rf"cleaned log {topic}-{partition} \(dirty section = \[\d+, {end}\]\)")
         checkpoint = self.log_dir / "cleaner-offset-checkpoint"
@@ -268,7 +268,8 @@ class Broker:
     def await_cleaned(self, names: Set[str]) -> None:
         """Wait until the log cleaner has cleaned each partition (`topic-number`) at least once.
 
-        The cleaner begins before the broker reports its start.
+        The cleaner may start before the broker reports its start, so all lines of the log are
+        examined.
         """
         told: list[str] = []
         while missing := names - self._cleaned:
@@ -313,7 +314,7 @@ class Broker:
         self._drain()
 
     def _drain(self) -> None:
-        """Drop the output of the ended process, so that the next start does not read it."""
+        """Drop the ended process's output, so that the next start does not read these lines."""
         while self._lines.get(timeout=STOP_TIMEOUT_S) is not None:
             pass
 
@@ -337,7 +338,7 @@ class Broker:
         self._await_leaders(admin, name, range(partitions))
 
     def await_end(self, topic: str, end: int) -> None:
-        """Wait until partition 0 ends at `end`, because Kafka writes markers after the response."""
+        """Wait until partition 0 ends at `end`: Kafka writes markers after it has responded."""
         asker, partition = Consumer(self.client_config(group_id="ends")), TopicPartition(topic, 0)
 
         def is_there() -> bool:
@@ -347,8 +348,9 @@ class Broker:
         asker.close()
 
     def _await_leaders(self, admin: AdminClient, name: str, numbers: Iterable[int]) -> None:
-        """Wait until each partition responds: a broker names a leader that may not be ready yet."""
-        # The constructor of this abstract class returns an instance of a subclass.
+        """Wait until each partition responds, because a named leader may not be ready yet."""
+        # The type checker takes this class for abstract, but its constructor returns an instance of
+        # a subclass.
         earliest = OffsetSpec(EARLIEST_TIMESTAMP)  # type: ignore[abstract] # see above
         asked = dict.fromkeys((TopicPartition(name, n) for n in numbers), earliest)
 

@@ -72,8 +72,8 @@ def parse_dump(out: str, err: str, error: str | None, message: str | None) -> Fi
 def _gaps(err: Sequence[str]) -> tuple[list[tuple[str, int, int]], list[str]]:
     """Return the gaps that lines of stderr report, and the other lines.
 
-    The tool of 4.3.0 starts each file with -1 as the previous offset, so it reports a gap at the
-    first record of every segment but the first.
+    At the start of each file, the tool of 4.3.0 takes -1 for the previous offset. So it reports a
+    gap at the first record of every segment except the first.
     """
     gaps = []
     others = []

@@ -13,8 +13,8 @@ from tests.worlds.kafka.oracle import Oracle
 import tidelog
 from tidelog.server.embedded import Broker as OurBroker
 
-# Settings of our broker like the settings of Kafka in tests: they keep old records, and have few
-# internal partitions for a quick start.
+# Settings of our broker that agree with Kafka's settings in tests: old records are kept, and few
+# internal partitions allow a quick start.
 SETTINGS = {
     "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "1",
@@ -65,8 +65,7 @@ def kafka_fixture(
     Args:
         settings: Settings of the broker, which override those that all tests share.
         is_started: Whether the broker runs when the first test gets it.
-        scope: Scope of the fixture; with the scope "function" the broker's files are in
-            `quick_path`.
+        scope: Scope of the fixture; for "function", the broker's files are in `quick_path`.
     """
 
     @pytest.fixture(scope=scope)

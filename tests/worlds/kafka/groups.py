@@ -123,7 +123,7 @@ def commit_positions(consumer: Consumer, topic: str, partitions: int) -> None:
 
 
 def commit(broker: Broker, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """Commit offsets by partition, as an earlier consumer of the group does."""
+    """Commit offsets by partition, like a consumer that was in the group earlier."""
     consumer = Consumer(broker.client_config(group_id=group))
     try:
         places = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]

@@ -28,8 +28,8 @@ CONNECTOR_POM = TOOLS / "connector.xml"
 CACHE = ROOT / ".cache" / "kafka"
 # The first fetch downloads 54 MB. A later fetch copies the jars from Maven's own cache.
 FETCH_TIMEOUT_S = 540
-# Maven's extra options in each attempt to download. -U makes Maven ignore a cached failure, which
-# it would otherwise keep for a day.
+# Maven's extra options in each attempt to download. Maven would keep a cached failure for a day; -U
+# makes it try again.
 FETCHES: tuple[tuple[str, ...], ...] = ((), ("-U",), ("-U",))
 # Options of the JVMs of tests, for a quick start and little memory.
 PLAIN_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

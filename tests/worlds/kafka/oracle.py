@@ -171,7 +171,7 @@ class Oracle:
         """Close the process's input, which ends the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # the process exited before it had read everything
+        with suppress(BrokenPipeError):  # the process exited before it read all input
             self._process.stdin.close()
         try:
             self._process.wait(timeout=20)
@@ -213,7 +213,7 @@ class Oracle:
         return base64.b64decode(told["data"])
 
     def read_batches(self, data: bytes | bytearray | memoryview) -> list[KafkaBatch]:
-        """Return the batches that Kafka reads in `data`."""
+        """Return the batches that Kafka's classes find in `data`."""
         told = cast("list[dict[str, object]]", self.ask("records_read", data=data))
         return [_batch(batch) for batch in told]
 

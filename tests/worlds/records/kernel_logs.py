@@ -41,7 +41,8 @@ def batches(draw: st.DrawFn, codecs: tuple[Codec, ...] = (Codec.NONE, *Codec)) -
     stamped = draw(st.booleans())
     append_ms = draw(times) if stamped else None
     if stamped and draw(st.booleans()):
-        # Kafka's cleaner writes the append time of such a batch into its records.
+        # If a batch has LogAppendTime, Kafka's cleaner writes the batch's append time into its
+        # records.
         chosen = [
             NewRecord.of_log(
                 key=each.key, value=each.value, timestamp=append_ms, headers=each.headers

@@ -22,7 +22,7 @@ def build_legacy_set(
     """Return the messages one after the other, or in one wrapper if there is a codec.
 
     Args:
-        records: At least one record, without headers; magic 0 does not store the timestamps.
+        records: One or more records without headers. Magic 0 drops their timestamps.
         magic: 0 or 1.
         codec: Any but zstd.
         base_offset: Offset of the first record.

@@ -69,10 +69,10 @@ def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
 
 
 def _pairs(value: bytes) -> list[tuple[int, int]]:
-    """Return each 16 bytes as two words.
+    """Return a value's 16-byte pieces, each as two words.
 
-    The last two words are the last 16 bytes; they may overlap the two words before. A value of less
-    than 16 bytes is padded.
+    The last two words are the last 16 bytes, which may overlap the words before them. A value
+    shorter than 16 bytes is padded.
     """
     last = value[-_PAIR:]
     if len(value) < _PAIR:

@@ -42,7 +42,7 @@ def _look(batch: Batch, seed: bytes, found: SegmentSample) -> Iterator[tuple[int
 
 
 def hash_of(seed: bytes, key: bytes) -> int:
-    """Return a key's hash for sampling: the first half of its SipHash, never the empty hash."""
+    """Return a key's hash for sampling: the first half of its SipHash; 1 if both halves are 0."""
     low, high = halves(siphash(seed, key))
     return low if low or high else 1
 
@@ -73,7 +73,7 @@ def _body_sizes(body: Buffer, count: int) -> Iterator[int]:
 
 
 def legacy_size(record: Record) -> int:
-    """Return the size that an old format's record has as the only record of a format 2 batch."""
+    """Return the size of an old format's record if it is the only record of a batch in format 2."""
     body = bytearray()
     encode_record(body, record, timestamp_delta=record.timestamp, offset_delta=0)
     return len(body)

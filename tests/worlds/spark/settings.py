@@ -2,9 +2,8 @@
 
 from tests.worlds.class_archives import SPARK, archived
 
-# The JVM's second compiler is switched off: sessions run a few small queries, which end before the
-# compiled code is ready, and the compiler would take a quarter of the CPU time of a stream of
-# twelve batches.
+# The JVM's second compiler is switched off. Sessions run a few small queries, which end before its
+# code is ready, and it would take a quarter of the CPU time of a stream of twelve batches.
 PLAIN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK_JVM = " ".join((PLAIN_JVM, *archived(SPARK)))
 SETTINGS = {

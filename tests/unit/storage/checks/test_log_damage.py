@@ -58,7 +58,7 @@ def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
 
 
 def test_reading_continues_at_the_promised_offset(env: SeededEnv) -> None:
-    """If a finding promises that reads continue at an offset, they do.
+    """If a finding promises that records from an offset on are readable, reads from there succeed.
 
     One bit is flipped at a time, in each byte of a batch after the base offset.
     """
@@ -78,7 +78,7 @@ def test_reading_continues_at_the_promised_offset(env: SeededEnv) -> None:
 
 
 def test_a_damaged_last_offset_is_a_wrong_checksum(env: SeededEnv) -> None:
-    """The error is about the checksum, not about the order of offsets, which is also wrong."""
+    """The error names the wrong checksum, not the order of offsets, although both are wrong."""
     damaged = batches_in(env)[3]
     change(env, damaged.at + 25, b"\x10")
     (finding,) = [each for each in of_log(look(env)) if "can't be read" in each.damage]
@@ -100,7 +100,7 @@ def test_zeros_over_several_batches_are_one_finding(env: SeededEnv) -> None:
 
 
 def test_a_finished_log_that_was_cut_between_batches(env: SeededEnv) -> None:
-    """Since compaction also leaves gaps, only the zone map shows that batches are missing."""
+    """Gaps may also come from compaction, so only the zone map shows that batches are missing."""
     last = batches_in(env)[-1]
     size = len(read(env, FIRST))
     write(env, FIRST, read(env, FIRST)[: last.at])
@@ -132,7 +132,7 @@ def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
 
 
 def test_no_file_is_derived_from_a_log_with_an_invalid_marker(env: SeededEnv) -> None:
-    """The checksum is correct, but the marker's record does not show which transaction it ends."""
+    """The checksum is correct, but the marker's record doesn't show which transaction it ended."""
     marker = next(batch for batch in batches_in(env) if batch.is_control)
     data = bytearray(read(env, FIRST)[marker.at : marker.at + marker.size_bytes])
     data[61 + 3] ^= 6  # the offset delta of the marker's record
@@ -254,7 +254,7 @@ def test_a_log_deleted_during_its_check_is_no_damage(env: SeededEnv) -> None:
 
 
 def test_an_index_of_a_log_that_was_damaged_since_the_check_is_left(env: SeededEnv) -> None:
-    """The repair reports that the index can't be rebuilt, and doesn't change it."""
+    """The repair reports that the index can't be rebuilt, and leaves the index unchanged."""
     name = f"{0:020d}.index"
     change(env, 9, b"\xee", name)
     before = read(env, name)

@@ -76,7 +76,7 @@ def test_every_flipped_bit_is_named(was_clean: bool) -> None:
 
 
 def judge(found: Finding, place: int, at: int, start: int) -> None:
-    """Check that a finding names the flipped bit, or a damaged field that no checksum covers."""
+    """Check that a finding names the flipped bit, or the damaged field if no checksum covers it."""
     if place < LENGTH_AT:
         assert (found.position, "expected" in found.damage) == (start, True)
     elif place < LEADER_EPOCH_AT:
@@ -91,7 +91,7 @@ def judge(found: Finding, place: int, at: int, start: int) -> None:
 
 
 def test_a_bit_of_the_last_change_is_not_taken_for_a_cut() -> None:
-    """The finding states that a broker would ignore this change."""
+    """The finding states that a broker would ignore the last change."""
     env, ends = written()
     data = bytearray(content(env))
     data[-1] ^= 4

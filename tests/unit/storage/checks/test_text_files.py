@@ -124,7 +124,7 @@ def test_snapshots(env: SeededEnv) -> None:
 
 
 def test_a_damaged_snapshot_of_deleted_batches_is_left(env: SeededEnv) -> None:
-    """The repair leaves the snapshot, because the remaining log can't show its contents."""
+    """The repair leaves the snapshot as it is: the remaining log can't show what belongs in it."""
     names = sorted(entry.name for entry in env.files.list_dir(PARTITION))
     for each in names:
         if each.startswith(f"{0:020d}."):

@@ -49,8 +49,8 @@ class Plain:
     def _may_drop(self, group: Group) -> bool:
         """Return whether the cleaning may remove the group's tombstones.
 
-        If records have versions, only the last pass drops tombstones, and only in groups before the
-        mapped range.
+        If records have versions, tombstones are dropped only by the last pass, and only in groups
+        that end before the mapped range.
         """
         job = self.job
         end = next(s.end_offset for s in job.sources if s.base_offset == group.bases[-1])
@@ -119,7 +119,8 @@ class Plain:
     ) -> Iterator[bytes]:
         for base in group.bases:
             source = next(s for s in self.job.sources if s.base_offset == base)
-            # Whether the cleaning has read all records from the log's start up to this source.
+            # Whether the cleaning has read every record from the log's start to the start of this
+            # source.
             self.sees_all = base <= self.walked_to
             if self.sees_all:
                 self.walked_to = max(self.walked_to, source.end_offset)

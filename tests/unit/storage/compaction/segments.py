@@ -112,7 +112,7 @@ def views(batches: Sequence[bytes]) -> list[Batch]:
 def write_log(
     env: SeededEnv, log: Log, sizes: Sequence[int], *, mtimes: Sequence[int] = ()
 ) -> list[SourceSegment]:
-    """Write segments with these batch counts, and the remaining batches into a further segment."""
+    """Write segments with these numbers of batches, and a last segment with the other batches."""
     env.files.make_dirs(DIRECTORY)
     found, start = [], 0
     base = 0
@@ -132,7 +132,7 @@ def write_log(
 def write_segment(
     env: SeededEnv, base: int, end: int, batches: Sequence[bytes], *, mtime_ms: int = NOW_MS
 ) -> SourceSegment:
-    """Write one segment with append times; the time of a batch is computed from its last offset."""
+    """Write one segment with append times; each batch's time is computed from its last offset."""
     data = b"".join(batches)
     put(env, base, files.LOG_SUFFIX, data)
     env.files.set_mtime(path(base, files.LOG_SUFFIX), mtime_ms)

@@ -85,7 +85,7 @@ def test_a_segment_that_would_outgrow_its_indexes_gets_no_delete_horizons(
     assert read(env, 0, ".log.cleaned") == read(env, 0, ".log")
     (found,) = cleaned.groups
     assert (found.records_after, found.tombstones_after, found.markers_after) == (61, 60, 1)
-    # If the grown log just fits the limit, the batches get delete horizons.
+    # If the grown log is exactly as large as the limit, the batches get delete horizons.
     set_constant(monkeypatch, "INT32_MAX", len(grown), inside=COMPACTION)
     clean(job, env)
     assert read(env, 0, ".log.cleaned") == grown
@@ -217,7 +217,7 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_outside_the_job(
         assert marker.delete_horizon_ms is None
         size = env.files.stat(path(second.base_offset, files.LOG_SUFFIX)).size
         alone = replace(alone, sources=(replace(second, size_bytes=size),))
-    # A job that also rewrites all earlier segments reads the transaction's record, so it sets no
+    # A job that also rewrites all earlier segments reads the transaction's record; it sets no
     # delete horizon, either.
     whole = make_job([first, *alone.sources], aborted=log.aborted, rules=rules)
     clean(whole, env)
@@ -273,7 +273,7 @@ def test_more_keys_than_the_maps_capacity_need_more_passes(strategy: str, verify
 
 
 def test_a_tombstone_after_a_full_map_stays_until_its_key_is_mapped() -> None:
-    """The first pass, whose map is full within the tombstone's batch, sets the delete horizon."""
+    """The first pass sets the delete horizon; its map becomes full within the tombstone's batch."""
     env, log = new_env(), Log()
     log.data([record("K")])
     log.data([record(key) for key in "abcd"] + [record("K", None)])
@@ -290,7 +290,7 @@ def test_a_tombstone_after_a_full_map_stays_until_its_key_is_mapped() -> None:
 
 
 def test_a_key_that_has_no_room_among_the_verified_stops_it_and_is_named() -> None:
-    """A cleaning fails if a key can't fit into the map: no cleaning could remove its tombstone."""
+    """A cleaning fails if a key is too long for the map: no cleaning could remove its tombstone."""
     env, log = new_env(), Log()
     rules = small_rules(verify_keys=True)
     longest = "k" * (rules.dedupe_buffer_bytes // 2 - 4)
@@ -317,7 +317,7 @@ def test_equal_hashes_lose_no_key_if_keys_are_verified() -> None:
     assert len(cleaned_records(env)) == 400
     unverified = replace(job, rules=small_rules())
     clean(unverified, env, hash_mask=(0xFF, 0))
-    assert len(cleaned_records(env)) < 400  # some records of colliding keys were removed
+    assert len(cleaned_records(env)) < 400  # colliding keys lost records
 
 
 class Stop(Exception):
@@ -389,7 +389,7 @@ def test_rules_that_make_no_sense_are_refused(changes: dict[str, object], says: 
 
 
 def test_an_inconsistent_job_is_refused() -> None:
-    """A job can't be created with a wrong seed or range, or wrongly ordered or grouped segments."""
+    """A job with a wrong seed or range, or with segments in wrong order or groups, is refused."""
     first, second = write_log(new_env(), make_log(), [10])
     sound = make_job([first, second])
     groups = [Group(bases=(each.base_offset,), drop_expired=True) for each in (first, second)]
@@ -430,7 +430,7 @@ def test_the_death_of_the_cleaner_process_is_an_error() -> None:
     with pytest.raises(CleaningFailed, match="ended with status 0"):
         worker.clean(job)
     with pytest.raises(StorageFailure, match="/data/t-0"):
-        worker.clean(job)  # runs in a new process, which doesn't find the directory
+        worker.clean(job)  # in a new process, which doesn't find the directory
     worker.stop()
     with pytest.raises(CleaningFailed, match="the cleaner was stopped"):
         worker.clean(job)
@@ -438,7 +438,7 @@ def test_the_death_of_the_cleaner_process_is_an_error() -> None:
 
 @pytest.mark.slow  # uses about 700 MB of memory
 def test_a_body_that_grows_beyond_the_limit_of_appends_can_be_read() -> None:
-    """A cleaning makes timestamp deltas relative to the delete horizon, so they take more bytes."""
+    """A cleaning makes timestamp deltas relative to the delete horizon, which takes more bytes."""
     env, sizes = new_env(), [1_000_000] * 134
     log = long_log(sizes)
     while missing := APPEND_DECOMPRESSION_LIMIT - body_bytes(log.batches[0]):
@@ -472,7 +472,8 @@ def test_a_body_that_no_reader_would_open_is_written_plain(
 ) -> None:
     """A body above the limit of decompression stays uncompressed.
 
-    Only other programs write batches whose bodies can grow above the limit.
+    Only other programs write batches whose bodies become larger than the limit when they are
+    cleaned.
     """
     env, log = new_env(), Log()
     log.data([record(n) for n in range(9)], codec=Codec.LZ4)

@@ -90,7 +90,7 @@ def test_all_is_left_that_the_rules_leave(log: Log, data: st.DataObject) -> None
 
 @pytest.mark.parametrize("strategy", ["offset", "timestamp", "header"])
 def test_four_records_of_a_key_in_every_order_of_versions(strategy: str) -> None:
-    """Each start of the mapped range divides the records into older ones and mapped ones."""
+    """Each start of the mapped range divides the records into older records and mapped records."""
     rules = small_rules(strategy=strategy, header=VERSION if strategy == "header" else "")
     for versions in product((1, 2, 3), repeat=4):
         log = Log()

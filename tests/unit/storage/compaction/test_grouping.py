@@ -26,7 +26,7 @@ def test_a_segment_over_the_limit_stands_alone() -> None:
 
 
 def test_a_group_leaves_room_for_growth_below_the_maximum_size() -> None:
-    """Timestamp deltas may take more bytes if they become relative to another base."""
+    """A batch's timestamp deltas may take more bytes when they refer to another base timestamp."""
     half = (GROUP_BYTES_MAX + 1) // 2
     limits = GroupLimits(log_bytes=INT32_MAX, index_bytes=24)
     assert group_segments([size(0, 1, half), size(1, 2, half - 1)], limits) == [(0, 1)]

@@ -136,7 +136,7 @@ def test_a_removed_record_bounds_both_clocks_by_its_successor() -> None:
         assert found.exact_since_ms(ClockName.RECORD) == 300
         assert found.exact_since_ms(ClockName.APPEND) == last_ms
         assert not is_whole(log_dir.log("t", 0).segments, 0)
-        # Later cleanings that remove no record don't change the time.
+        # Later cleanings leave this time unchanged if they remove no record.
         append(log_dir, env, b"c", 900)
         clean(log_dir, env)
         assert history(env).exact_since_ms(ClockName.RECORD) == 300
@@ -250,7 +250,7 @@ def test_the_checkpoint_of_a_deleted_topic_is_removed() -> None:
 
 
 def test_times_of_consecutive_runs_are_merged() -> None:
-    """Tombstones of several runs get the same delete horizon, which saves later runs."""
+    """Tombstones of several runs get one delete horizon, so one later run can remove them all."""
     env = seeded_env(1)
     with begin(env) as log_dir:
         log = log_dir.log("t", 0)
@@ -276,7 +276,7 @@ def test_tombstones_with_unlimited_retention_have_a_valid_time() -> None:
 
 
 def test_a_marker_alone_brings_no_other_run() -> None:
-    """The marker stays while its transaction has a record, so no delete horizon makes a run due."""
+    """A marker whose transaction has a record stays, and gets no delete horizon."""
     env = seeded_env(1)
     with begin(env) as log_dir:
         log = log_dir.log("t", 0)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tidelog.storage.compaction.generations.estimates import SegmentFacts
 from tidelog.storage.compaction.generations.planning import Room, group, widen
 
-# Eight segments are allowed. Merging starts above 6.8 segments and stops at 5.76.
+# Eight segments are allowed. Merging starts at more than 6.8 segments and stops at 5.76.
 ROOM = Room(segment_bytes=100, live_bytes=100)
 
 
@@ -29,7 +29,7 @@ def test_a_log_of_few_segments_is_left_alone() -> None:
 
 
 def test_neighbors_that_save_most_for_a_byte_copied_are_merged_and_no_more_than_needed() -> None:
-    """The small segments are merged with two large ones, then two more large ones are merged."""
+    """Two large segments are merged with the small ones, and two others with each other."""
     segments = segments_of([40] * 6 + [1] * 4)
     merged = widen(segments, [], ROOM)
     assert merged == {20, 30, 40, 50, 60, 70, 80, 90}

@@ -104,14 +104,14 @@ def test_a_run_keeps_the_last_of_each_key_and_moves_the_checkpoint() -> None:
         assert keys(log) == [(1, b"b"), (2, b"a"), (3, b"c")]
         assert log_dir.cleaner_offset(NAME) == report.cleaned_to == 4
         assert [segment.base_offset for segment in log.segments] == [0, 4]
-        # Only the new and the active segment have log files; replaced files await deletion.
+        # Only the new segment and the active one have log files; the replaced files await deletion.
         assert names(env, ".log") == [f"{0:020d}.log", f"{4:020d}.log"]
         assert not [n for n in names(env, ".snapshot") if n.startswith(f"{2:020d}")]
         assert clean_partition(log_dir, NAME, PlainWorker(env), DUE).passes == 0
 
 
 def test_each_run_of_compaction_draws_its_own_hash_seed() -> None:
-    """Keys that were chosen to collide under one seed don't collide in the next run."""
+    """Keys that collide under one seed don't collide under the next run's seed."""
     seeds: list[bytes] = []
     env = seeded_env(1)
     with open_dir(env) as log_dir:
@@ -123,7 +123,7 @@ def test_each_run_of_compaction_draws_its_own_hash_seed() -> None:
 
 
 def test_processes_with_the_default_environment_draw_different_hash_seeds() -> None:
-    """The seed comes from the system's random source, which does not repeat between processes."""
+    """The seeds come from the system's random source, so they differ between processes."""
     assert isinstance(Env().random, SystemRandom)
 
 
@@ -226,7 +226,7 @@ def test_a_swap_in_progress_does_not_prevent_a_commit_to_another_topic() -> None
 
 @pytest.mark.parametrize("moment", ["staged", "published"])
 def test_a_partition_is_not_reopened_in_the_midst_of_a_swap(moment: str) -> None:
-    """Two concurrent swaps would move the same files, and one swap's commit record would remain."""
+    """A second swap would move the files of the first, and one commit record would remain."""
     env = seeded_env(1)
 
     def fail_meanwhile() -> None:
@@ -301,7 +301,8 @@ def test_tombstones_with_unlimited_retention_are_not_removed() -> None:
     with open_dir(env, delete_retention_ms=str(INT64_MAX)) as log_dir:
         log = log_dir.log("t", 0)
         append(env, log, b"a", value=None)
-        # Two transactions of a producer: after the second, the first one's marker is not needed.
+        # Two transactions of one producer: after the second one, the first one's marker is not
+        # needed.
         for sequence, key in enumerate((b"2", b"b")):
             transaction = build_batch(
                 [NewRecord(key=key, value=b"v", timestamp=env.clock.now_ms())],
@@ -432,7 +433,7 @@ def test_lost_append_times_are_unknown_if_that_is_accepted() -> None:
 
 
 def test_times_before_an_unknown_source_are_proven_without_a_checkpoint() -> None:
-    """The row that begins the unknown times names the last batch of the source before."""
+    """The row that starts the unknown times contains the last batch of the previous source."""
     env = seeded_env(1)
     with open_dir(env) as log_dir:
         log = log_dir.log("t", 0)
@@ -456,12 +457,12 @@ def test_times_before_an_unknown_source_are_proven_without_a_checkpoint() -> Non
 def test_a_gap_is_no_loss_after_a_hard_stop_during_a_swap(by_us: bool) -> None:
     """Recovery accepts gaps that compaction left, even if the segment notes don't list them.
 
-    Another program's cleaner writes no history, but its checkpoint shows that it has cleaned.
+    Another program's cleaner writes no history, but its checkpoint shows that it cleaned the log.
     """
     env = seeded_env(1)
     with open_dir(env, internal_segment_bytes="150") as log_dir:
         log = log_dir.log("t", 0)
-        for key in (b"a", b"b"):  # two batches, of which compaction removes the second
+        for key in (b"a", b"b"):  # two batches; compaction removes the second
             log.append([NewRecord(key=key, value=b"v", timestamp=env.clock.now_ms())])
         log.roll()
         append(env, log, b"b", b"c")
@@ -505,7 +506,7 @@ def test_a_pace_bounds_the_bytes_per_second() -> None:
     pace.take(1900)
     assert sum(waited) == pytest.approx(2.0)
     assert max(waited) <= 0.5
-    env.clock.advance(DAY_MS)  # unused capacity does not accumulate
+    env.clock.advance(DAY_MS)  # unused throughput doesn't accumulate
     waited.clear()
     pace.take(500)
     assert sum(waited) == pytest.approx(0.5)
@@ -513,7 +514,7 @@ def test_a_pace_bounds_the_bytes_per_second() -> None:
 
 @pytest.mark.parametrize(("clock", "is_due"), [("record-capped", True), ("record", False)])
 def test_the_minimum_lag_counts_from_the_append_at_the_latest(clock: str, is_due: bool) -> None:
-    """A record time years ahead delays compaction by `record`, but not by `record-capped`."""
+    """A record time years ahead delays compaction by `record` time, but not by `record-capped`."""
     env = seeded_env(1)
     directory = open_dir(
         env,
@@ -535,7 +536,7 @@ GENERATIONAL = {"tidelog_compaction_scheduler": "generational"}
 
 
 def test_without_retention_generations_remove_tombstones_of_an_idle_log() -> None:
-    """The first pass that reads a tombstone keeps it, as in Kafka. The next pass drops it."""
+    """The first pass that reads a tombstone keeps it, as in Kafka. The second pass drops it."""
     env = seeded_env(1)
     with open_dir(env, delete_retention_ms="0", **GENERATIONAL) as log_dir:
         log = log_dir.log("t", 0)

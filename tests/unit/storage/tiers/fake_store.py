@@ -16,7 +16,7 @@ class FakeStore:
 
     Attributes:
         fail_at: Number of the call that fails, counted from 1; None if no call fails.
-        fails_after: Whether the failing call does its work first, so that only its response is
+        fails_after: Whether the failing call does its work first, so that only the response is
             lost.
         tear: Called with each key and its new content; returns the content to store.
         before_swap: Called before each compare-and-swap; it may change the object, as a concurrent

@@ -125,7 +125,7 @@ def test_a_whole_object_is_checked_and_a_stale_block_read_again() -> None:
     path = tier_path(URL, KEY, FileSum(len(data), crc32c(data)))
     files = _files(store, fs, FOLDER)
     blocks = FolderBlocks(fs, FOLDER, FOLDER_BYTES)
-    blocks.put(f"{path}@1", b"?" * BLOCK_BYTES)  # a valid block with other content than the object
+    blocks.put(f"{path}@1", b"?" * BLOCK_BYTES)  # a valid block, but the object has other content
     assert bytes(files.map(path)) == data
     store.objects[KEY] = (data[:-1] + b"?", "e", 0)
     fresh = DamageFileSystem()

@@ -157,14 +157,14 @@ def test_the_error_of_a_damaged_object_names_the_object(position: int) -> None:
 
 
 def test_a_changed_epoch_in_an_object_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No batch's checksum covers the epoch, and a large object is read in pieces."""
+    """No checksum of a batch covers the epoch. A large object is read in pieces."""
     monkeypatch.setattr(source_reader, "PIECE_BYTES", 1)
     monkeypatch.setattr(remote_segment, "WALK_BYTES", 1)
     tiered = start()
     put_with_transactions(tiered, 60)
     tiered.move(roll=True)
     rows = manifest_rows(tiered)
-    for row in rows[:-1]:  # the last one is not compacted yet
+    for row in rows[:-1]:  # the last object is not compacted yet
         key = f"{folder(tiered)}/{row.key('.log')}"
         data, etag, modified_ms = tiered.store.objects[key]
         changed = data[:15] + bytes([data[15] ^ 1]) + data[16:]
@@ -221,7 +221,7 @@ def test_lost_append_times_are_unknown_if_that_is_accepted() -> None:
 
 
 def test_an_object_that_a_worker_can_not_read_is_no_unknown_time() -> None:
-    """The plan has read the object; then it is damaged, and another machine's worker reads it."""
+    """After the plan has read an object, the object is damaged, and another worker reads it."""
     tiered = start()
     put_with_transactions(tiered, 60)
     tiered.move(roll=True)
@@ -492,7 +492,8 @@ def test_a_power_loss_at_any_call_leaves_the_old_or_the_new() -> None:
         assert table(again.log) == expected, moment
         left.add(count := len(list(again.log.records())))
         history = read_history(again.base.files, "/data/t-0")
-        # Without this history, a table of the past would be called exact.
+        # A log that lacks records needs this history: without it, a table of the past would be
+        # called exact.
         assert count == whole or (history and history.exact_since_ms(ClockName.APPEND)), moment
         if moment % 7 == 0:
             compact(again)

@@ -38,7 +38,7 @@ PART_BYTES = 1500
 
 
 def nothing() -> None:
-    """Default of `between`: do nothing between two rounds."""
+    """Do nothing between two rounds; the default of `between`."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Workers:
 
 
 def put_plain(tiered: Tiered, count: int, keys: int = 7) -> None:
-    """Append records without transactions: a log with transactions is compacted as one part."""
+    """Append without transactions, because a log with transactions is compacted as one part."""
     for number in range(count):
         put(tiered, number % keys, None if number % 5 == 4 else f"v{number}")
 
@@ -157,7 +157,7 @@ def test_a_stopped_run_continues_after_the_installed_parts() -> None:
 
 
 def test_a_tombstone_is_removed_with_its_part_and_no_record_returns() -> None:
-    """Earlier parts are installed first, so deleted records disappear before their tombstone."""
+    """Earlier parts are installed first, so a deleted record is gone before its tombstone is."""
     for stop_at in (*range(8), None):
         tiered = start()
         for number in range(20):
@@ -169,7 +169,8 @@ def test_a_tombstone_is_removed_with_its_part_and_no_record_returns() -> None:
         tiered.move(roll=True)
         share(tiered)
         assert tier_keys(tiered).count(b"k3") == 1
-        # The tombstones expire before the next run, which fails after it installed `stop_at` parts.
+        # The tombstones expire before the next run. This run fails after it has installed `stop_at`
+        # parts.
         tiered.base.clock.advance(2 * RETENTION_MS)
         expected = table(tiered.log)
         try:

@@ -59,7 +59,7 @@ def test_no_object_has_the_key_and_other_records_are_unchanged(kept: str) -> Non
     assert {at: tiered.log.append_time_of(at) for at in times} == times
     assert not list(verify(tiered.directory, [NAME]))
     assert any(one.is_tiered for one in done.left)
-    # Segments without a copy are copied again. A tombstone is then the only record of the key.
+    # Segments without a copy are copied again. After that, the key's only record is a tombstone.
     tiered.move(roll=True)
     assert others(tiered) == before
     assert sum(len(one.offsets) for one in run(tiered, execute=False).searched) == 1

@@ -115,7 +115,7 @@ def test_a_dry_run_of_a_collection_writes_nothing() -> None:
     tiered = Tiered().start(**EAGER)
     tiered.fill(16)
     tiered.move()
-    tiered.log.delete_records(9)  # the store's manifest doesn't have the new log start yet
+    tiered.log.delete_records(9)  # not yet in the manifest in the store
     before, record = dict(tiered.store.objects), tiered.log.tier
     assert collect(tiered.directory, [NAME], grace_ms=-1, dry_run=True).refused == {}
     assert tiered.store.objects == before
@@ -217,7 +217,7 @@ class Recorder:
         self.flushed.append((moment, log.log_start_offset, log.log_end_offset))
 
     def stores_at(self, moment: int) -> Iterator[dict[str, tuple[bytes, str, int]]]:
-        """Yield the contents that the store may have had at this size of the disk's journal."""
+        """Yield the store's possible contents at this size of the disk's journal."""
         before = [objects for at, objects in self.states if at < moment]
         yield before[-1] if before else self.states[0][1]
         for at, objects in self.states:
@@ -247,7 +247,7 @@ def _recorded() -> tuple[Tiered, Recorder]:
 
 
 def _seen_before_recovery(reader: LogView) -> list[int]:
-    """Return the offsets that a reader gets before a page that the disk has lost, if any."""
+    """Return the offsets that a reader gets; if the disk lost a page, the offsets before it."""
     found = []
     with contextlib.suppress(CorruptBatch):
         for record in reader.records():
@@ -354,7 +354,7 @@ def test_a_damaged_record_is_refused_and_restored_from_the_store() -> None:
 
 
 def test_a_restored_record_does_not_bring_deleted_records_back() -> None:
-    """The store's manifest lacks the last log start, but the directory's checkpoint has it."""
+    """The manifest in the store lacks the newest log start; the directory's checkpoint has it."""
     tiered = moved()
     tiered.log.delete_records(17)
     tiered.directory.close()
@@ -389,7 +389,7 @@ def test_a_record_of_the_tier_is_used_only_once_it_is_stored() -> None:
 def _released_next() -> Tiered:
     """Return a log with all segments but the last in the tier.
 
-    The next retention pass deletes the local files of these segments.
+    The next retention pass will delete the local files of these segments.
     """
     tiered = moved(24, local_retention_ms="-2")
     tiered.directory.alter_config(TOPIC, EAGER)

@@ -108,7 +108,7 @@ def test_total_retention_deletes_from_the_tier_too() -> None:
     assert manifest_of(tiered).segments[0].base_offset == tiered.log.log_start_offset
     assert manifest_of(tiered).garbage
     objects = len(tiered.store.objects)
-    for _ in range(2):  # the second run removes the objects that the first replaces
+    for _ in range(2):  # the second run removes the objects that the first run replaces
         tiered.base.clock.advance(3_600_001)
         tiered.move()
     assert len(tiered.store.objects) < objects
@@ -203,7 +203,7 @@ def test_records_that_were_deleted_do_not_return() -> None:
     assert values(tiered.reader()) == list(range(17, 40))
     tiered.reopen(clean=False)
     assert values(tiered.log) == list(range(17, 40))
-    # Kafka rewrites the checkpoint with the local start offset.
+    # As after Kafka, which rewrites the checkpoint with the local start offset.
     tiered.directory.close()
     tiered.disk.remove(f"{PATH}/log-start-offset-checkpoint")
     assert values(tiered.reader()) == list(range(17, 40))
@@ -316,7 +316,7 @@ def test_a_gap_between_the_tiers_is_an_error_and_hides_no_record() -> None:
     tiered.fill(20)
     local = tiered.log.local_segments
     tiered.directory.close()
-    for segment in local[:2]:  # this deletes segments like a broker without tiers
+    for segment in local[:2]:  # deletes segments, like a broker without tiers
         tiered.disk.remove(segment.log_path)
     found = LogDir.open(PATH, env=tiered.env)
     reader = found.reader(TOPIC, 0)
@@ -456,7 +456,7 @@ def test_a_store_from_a_backup_or_without_its_manifest_is_refused() -> None:
     older = dict(tiered.store.objects)
     tiered.fill(10)
     tiered.move()
-    tiered.store.objects = older  # the store was restored from a backup
+    tiered.store.objects = older  # as if the store was restored from a backup
     with pytest.raises(TierConflict, match="older state"):
         tiered.move()
     assert before.generation < manifest_of(tiered).generation
@@ -473,7 +473,7 @@ def test_a_store_from_a_backup_or_without_its_manifest_is_refused() -> None:
 
 
 def compacted(tiered: Tiered, old: list[TierSegment], keep: int) -> TierSegment:
-    """Replace segments by one with every `keep`-th record, as compaction does."""
+    """Replace segments by one segment with every `keep`-th record, like a compaction."""
     view = tiered.log.tier
     assert view is not None
     scratch = "/scratch"
@@ -586,7 +586,7 @@ def test_an_exchange_that_fails_anywhere_leaves_the_old_or_the_new(fails_after: 
 def last_batches(states: ProducerStates) -> dict[int, ProducerEntry]:
     """Return each producer's entry with its last batch only.
 
-    Earlier batches are not compared, because they are not read from the tier.
+    The tier returns no earlier batches, so they are not compared.
     """
     return {
         producer_id: dataclasses.replace(entry, batches=entry.batches[-1:])
@@ -634,7 +634,7 @@ def test_aborted_transactions_and_producers_are_right_over_both() -> None:
 
 
 def test_a_hard_stop_keeps_an_index_whose_transaction_began_in_the_tier() -> None:
-    """Without a local snapshot, the transactions open before the local part are unknown."""
+    """No local snapshot lists the transactions that were open at the start of the local part."""
     tiered = Tiered().start(**{**EAGER, "internal.segment.bytes": "100000"})
     put(tiered.log, 1)
     transact(tiered.log, 5)
@@ -654,7 +654,7 @@ def test_a_hard_stop_keeps_an_index_whose_transaction_began_in_the_tier() -> Non
 
 
 def test_a_commit_after_a_truncation_into_the_tier_needs_no_snapshot() -> None:
-    """The local part begins at the tier's end, without a snapshot. No transaction was aborted."""
+    """The local part begins at the tier's end and has no snapshot. No transaction was aborted."""
     tiered = Tiered().start(
         **{**EAGER, "internal.segment.bytes": "100000", "segment.ms": str(2**62)}
     )

@@ -157,7 +157,7 @@ class TwoTiers(RuleBasedStateMachine):
         self.rows = [row for row in self.rows if row.offset < end]
         self.start = min(self.start, end)
         for producer in list(self.tiered.log.producer_states().open_transactions):
-            self._end(producer, commit=False)  # the truncation removed its marker
+            self._end(producer, commit=False)  # the truncation removed the producer's marker
             self.rows = [
                 replace(row, is_aborted=True) if row.producer == producer else row
                 for row in self.rows
@@ -187,7 +187,7 @@ class TwoTiers(RuleBasedStateMachine):
         if not self.rows:
             return
         known = [(row, reader.append_time_of(row.offset)) for row in self.rows]
-        # A crash may lose append times, and a reader may not know the newest append times.
+        # A crash may lose append times, and a reader may not have loaded the newest ones.
         assert all(ms in (None, row.append_ms) for row, ms in known)
         sure = [(row.append_ms, row.offset) for row, ms in known if ms is not None]
         times = [(row.timestamp, row.offset) for row in self.rows]

@@ -109,7 +109,7 @@ def test_lookups_by_time_search_both_tiers() -> None:
 
 
 def test_a_segment_before_lost_offsets_stays_local() -> None:
-    """In a manifest, a segment ends where the next one begins. This would hide lost offsets."""
+    """In a manifest, a segment ends where the next one begins, which would hide lost offsets."""
     tiered = Tiered().start(**EAGER)
     tiered.fill(40)
     bases = [segment.base_offset for segment in tiered.log.segments]
@@ -152,7 +152,7 @@ def with_log(store: FakeStore) -> dict[str, set[str]]:
 
 
 def test_no_changed_byte_of_a_log_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map may show the bytes as they were when the log was mapped, as in a small file."""
+    """A map may keep showing the bytes of the time when the log was mapped, as for a small file."""
     mapped = DamageFileSystem.map
     monkeypatch.setattr(DamageFileSystem, "map", lambda *given: memoryview(bytes(mapped(*given))))
     tiered = Tiered().start(**EAGER)
@@ -246,7 +246,7 @@ def test_lost_append_times_are_unknown_in_the_tier_if_that_is_accepted() -> None
 def test_a_changed_log_is_not_copied_by_a_process_that_loads_the_map_afterwards(
     number: int, loses_times: bool
 ) -> None:
-    """A map whose first or last batch differs, or whose append times differ, is not rebuilt."""
+    """A map is not rebuilt if its first or last batch, or its append times, differ from the log."""
     tiered = Tiered().start(**EAGER)
     tiered.fill(24)
     tiered.log.roll()
@@ -265,7 +265,7 @@ def test_a_changed_log_is_not_copied_by_a_process_that_loads_the_map_afterwards(
 
 
 def test_a_map_of_another_log_is_built_again() -> None:
-    """Every zone differs, so the log was rewritten and is not damaged."""
+    """The checksum of every zone differs, so the log was rewritten and is not damaged."""
     tiered = Tiered().start(**EAGER | {"internal.segment.bytes": "100000"})
     tiered.fill(400)
     tiered.log.roll()

@@ -1,4 +1,4 @@
-"""`tidelog tier` beside a stopped broker deletes nothing that the broker's defaults would keep."""
+"""`tidelog tier` beside a stopped broker keeps all records that the broker's defaults keep."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Plans and reads over local files and the tier give the rows of one log, with few requests."""
+"""Plans and reads of local files and the tier give one log's rows, with few requests."""
 
 from collections.abc import Callable
 from functools import partial

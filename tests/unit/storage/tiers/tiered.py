@@ -23,7 +23,7 @@ TIERED = {
     "tidelog.tier.url": URL,
     "file.delete.delay.ms": "0",
 }
-# Settings with which the local files of all segments in the tier may be deleted at once.
+# Settings with which retention may delete the local files of a segment once it is in the tier.
 EAGER = {**TIERED, "local.retention.bytes": "0"}
 
 
