@@ -14,9 +14,9 @@ NOON_MS: Final = 1_360_342_800_000
 MINUTE_MS: Final = 60_000
 # Range of the axes, in minutes from noon.
 SPAN: Final = (-120, 150)
-# Ranges [start, end) in minutes from noon. The picture shows the flights that were due in SHOWN. It
-# also shows two groups of flights in DAY: flights that were due before noon and left at noon or
-# later, and flights that were due at noon or later and left before noon.
+# Ranges [start, end) in minutes from noon. The picture shows the flights that were due in SHOWN. Of
+# the flights that were due in DAY, it also shows those that were due before noon and left at noon
+# or later, and those that were due at noon or later and left before noon.
 SHOWN: Final = (-45, 45)
 DAY: Final = (-12 * 60, 12 * 60)
 WIDTH, LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 820, 12, 12, 62, 178, 236

@@ -17,9 +17,9 @@ from tidelog.timespec.calendar import (
 )
 
 HOUR = 3_600_000
-# UTC, a zone with usual clock changes, and zones with unusual clock changes. Clocks of these zones
-# change at midnight, at 0:30, at 2:45, or back across midnight; by 15 min, 30 min, 3 h or 7 h. One
-# zone skipped a day.
+# UTC, a zone with usual clock changes, and zones with unusual clock changes. Their clocks change at
+# midnight, at 0:30, at 2:45, or back across midnight. They change by 15 or 30 min, or by 3 or 7 h.
+# One zone skipped a day.
 ZONES = (
     "UTC",
     "America/New_York",
@@ -149,7 +149,7 @@ def test_the_smallest_unit_with_few_enough_is_chosen(days: int, unit: CalendarUn
 
 
 def test_a_chosen_unit_begins_at_quarters_of_an_hour() -> None:
-    zone = ZoneInfo("America/St_Johns")  # clocks were put back at 0:01 on this day
+    zone = ZoneInfo("America/St_Johns")  # clocks there went back at 0:01 in 2010
     start, end = ms("2010-11-06"), ms("2010-11-08")
     assert any(one % 900_000 for one in unit_starts(start, end, CalendarUnit.HOUR, zone))
     assert unit_for(start, end, 75, zone) is CalendarUnit.DAY

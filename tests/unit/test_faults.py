@@ -38,7 +38,7 @@ def at_the_end(files: DamageFileSystem) -> list[CrashState]:
 
 
 def outcomes(files: DamageFileSystem, path: str) -> set[bytes | None]:
-    """Return a file's possible contents after a crash that follows the last call; None: lost."""
+    """Return the contents that a file may have if a crash follows the last call; None if lost."""
     return {state.contents().get(path) for state in at_the_end(files)}
 
 

@@ -1,9 +1,9 @@
 """Measures the five rows of KIP-33's use-case table on both clocks, with real logs.
 
 Each test prints its table (`pytest -s`) and compares it with docs/use-cases.md, so the page shows
-actual results. KIP-33 chose one clock for each row, because a Kafka topic has only one clock; in
-tidelog both clocks are available on the same log. Random draws are seeded and the test controls the
-clock, so the numbers don't change.
+actual results. A Kafka topic has only one clock, so KIP-33 chose a clock for each row. In tidelog,
+one log has both clocks. Random draws are seeded and the test controls the clock, so the numbers
+don't change.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """Archives of loaded classes, which halve the start time of the tests' JVMs.
 
-`python -m tests.worlds.class_archives` creates the missing archives for Kafka and Spark, once for
-each version of Java, Kafka and Spark; it takes some 20 s. Without a matching archive Java starts
-normally. Source: JEP 350 (dynamic archives).
+`python -m tests.worlds.class_archives` creates the missing archives for Kafka and Spark in about 20
+s. Each version of Java, Kafka and Spark needs its own archives. Without a matching archive Java
+starts normally. Source: JEP 350 (dynamic archives).
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Reduces named limits, or runs named kernels in the interpreter, until the test ends.
 
-So small files can test behavior that otherwise begins at gigabytes. A test names the constant or
-kernel and the package that uses it, not the modules of the package.
+With a lower limit, small files can test behavior that otherwise begins at gigabytes. A test names a
+constant or kernel, and the package that uses it; the modules of the package are found here.
 """
 
 import importlib

@@ -72,8 +72,8 @@ class Door:
         bad: Invalid credentials, by name.
         powerless: Valid credentials of a user without any rights; None if all users have all
             rights.
-        token: A function that creates a valid token, except for the claims that are given; None if
-            the broker accepts no tokens.
+        token: Function that creates a token with the given claims, and valid values of all others.
+            None if the broker accepts no tokens.
     """
 
     bootstrap: str
@@ -118,7 +118,7 @@ class Issuer:
         }
 
     def token(self, **more: object) -> str:
-        """Return a valid token, except for the claims that are given."""
+        """Return a token with the given claims, and valid values of all other claims."""
         return token(self._key, "RS256", claims(**more))
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Groups of a broker without sockets, on a disk in memory, with a manual clock.
 
-Tests act as the members. No event loop runs between calls: a group's records are written at once,
-and time passes only in `wait`.
+The tests act as the members of groups. No event loop runs between calls: a group's records are
+written at once, and time passes only in `wait`.
 """
 
 import asyncio

@@ -75,7 +75,7 @@ Response = TypeVar("Response", bound="DataclassInstance")
 PASSWORD: Final = "sesame"
 SUPER: Final = "node"
 TOPICS: Final = ("flights", "fleet", "secret", "open", "shut")
-# A topic that is created and deleted.
+# A topic that the requests create and delete.
 MADE: Final = "fleeting"
 GROUP: Final = "flying"
 # A group of the consumer protocol.

@@ -83,8 +83,9 @@ class Transacting:
     Attributes:
         client: The producer's connection.
         transactional_id: The producer's transactional id.
-        has_own_epochs: Whether the producer uses the protocol of KIP-890: each transaction has an
-            epoch of its own, and producing to a partition adds the partition.
+        has_own_epochs: Whether the producer uses the protocol of KIP-890. In this protocol each
+            transaction has its own epoch, and a Produce request adds its partitions to the
+            transaction.
         timeout_ms: Time in ms after which the broker aborts an open transaction.
         producer_id: The id that the broker assigned, set by `init`.
         epoch: The producer's epoch, set by `init` and `end`.

@@ -1,7 +1,7 @@
 """Fake leader that serves Kafka's protocol from a tidelog directory in memory.
 
-It replaces the follower's transport with functions on bytes, so every test of a standby uses the
-whole protocol. `mangle` may change a response before it is sent.
+The fake leader replaces only the follower's transport, with functions on bytes. So every test of a
+standby uses the whole protocol. `mangle` may change a response before it is sent.
 """
 
 from collections import deque

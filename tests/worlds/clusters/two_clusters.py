@@ -232,7 +232,8 @@ def fill(
 ) -> None:
     """Append records in the order in which they reach this cluster (`to` is a or b).
 
-    A record's value is its `number`; `number` + `shift` decides the partition.
+    A record's value is its `number`; its partition is (`number` + `shift`) modulo the number of
+    partitions.
     """
     append_timed = cluster.settings[topic]["message.timestamp.type"] == APPEND.config_name
     for one in sorted(sent, key=lambda s: (s.reaches_ms(to), s.number)):

@@ -1,8 +1,8 @@
 """A slow and short cleaner in plain Python, to test the swap and the runner.
 
-It supports only the offset strategy and CreateTime, and keeps every marker. It stores whole keys,
-so its results don't depend on hashes. The model tests run with this cleaner and with the real
-cleaner.
+This cleaner supports only the offset strategy and CreateTime, and keeps every marker. It stores
+whole keys, so its results don't depend on hashes of keys. The model tests run with this cleaner and
+with the real cleaner.
 """
 
 from collections.abc import Iterator, Sequence

@@ -99,7 +99,7 @@ def segments(draw: st.DrawFn, batch_count_max: int = 8) -> MemorySegment:
 def append_times(
     draw: st.DrawFn, base_offset: int, starts: list[int], end_offset: int
 ) -> AppendTimes:
-    """Draw append times; ranges of known times begin at some batches and end at others."""
+    """Draw append times: ranges of known times, which begin and end at batches drawn at random."""
     found = AppendTimes(base_offset, TOPIC_ID)
     now = draw(st.integers(0, 10**8) | st.just(INT64_MAX - 10**9))
     for start in starts:

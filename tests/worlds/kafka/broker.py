@@ -132,7 +132,7 @@ def new_cluster_id() -> str:
 
 
 class Broker:
-    """One Kafka node in `folder`. It can be started and stopped repeatedly, by one thread."""
+    """One Kafka node in `folder`. One thread can start and stop the node repeatedly."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Sorts the output of Kafka's DumpLogSegments into damage, gaps and dumped files.
 
-Kafka's tool has no exit status for an invalid file: it reports a wrong checksum as a word on
-stdout, and wrong index entries as a list on stderr. Every line that is not known to be harmless is
-taken as damage.
+The exit status of Kafka's tool doesn't show an invalid file. The tool reports a wrong checksum as a
+word on stdout, and wrong index entries as a list on stderr. Every line that is not known to be
+harmless is taken as damage.
 """
 
 import re

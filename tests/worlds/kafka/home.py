@@ -1,9 +1,9 @@
 """Home of Apache Kafka's jars and our Java classes: fetched and compiled once per checkout.
 
 `kafka_home()` copies the jars that tools/kafka/pom.xml pins into `.cache/kafka` with Maven,
-compiles tools/kafka/src, and reports what is missing if it fails. Folders are named by a hash of
-their sources and are renamed into place when they are complete, so the next run never mistakes the
-remains of an interrupted run for a complete folder. A file lock separates parallel test workers.
+compiles tools/kafka/src, and reports what is missing if it fails. A folder's name is a hash of its
+sources. A folder gets this name only when it is complete, so the next run never uses the remains of
+an interrupted run. A file lock separates parallel test workers.
 """
 
 import fcntl

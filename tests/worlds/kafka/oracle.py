@@ -242,8 +242,8 @@ class Oracle:
     def check_directory(self, directory: Path) -> Findings:
         """Return all findings of DumpLogSegments in the Kafka files below `directory`.
 
-        The tool reads logs to the last record, and compares each entry of an index with the log. It
-        also runs Kafka's own sanity check of indexes.
+        The tool reads logs to the last record, and compares each entry of an index with the log.
+        DumpLogSegments also runs Kafka's own sanity check of indexes.
         """
         files = sorted(file for file in directory.rglob("*") if file.suffix in DUMPED_SUFFIXES)
         indexes = [file for file in files if file.suffix in (".index", ".timeindex")]
