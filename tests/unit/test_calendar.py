@@ -17,9 +17,9 @@ from tidelog.timespec.calendar import (
 )
 
 HOUR = 3_600_000
-# UTC, a zone with usual clock changes, and zones with unusual clock changes. Their clocks change at
-# midnight, at 0:30, at 2:45, or back across midnight. They change by 15 or 30 min, or by 3 or 7 h.
-# One zone skipped a day.
+# UTC, a zone with usual clock changes, and zones with unusual clock changes. The unusual clock
+# changes are at midnight, at 0:30, at 2:45, or back across midnight; by 15 or 30 min, or by 3 or 7
+# h. One zone skipped a day.
 ZONES = (
     "UTC",
     "America/New_York",
