@@ -168,8 +168,8 @@ def choose_rows(
         chosen = _as_numbers(table[PARTITION_COLUMN], keyless)
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < partition_count:
             raise InvalidRequest(
-                f"column 'partition' has {chosen.min()} to {chosen.max()}; the topic's partitions"
-                f" are 0 to {partition_count - 1}"
+                f"column 'partition' has values from {chosen.min()} to {chosen.max()}; the topic"
+                f" has partitions 0 to {partition_count - 1}"
             )
         return chosen, table.drop_columns([PARTITION_COLUMN])
     if "key" not in table.column_names:

@@ -311,8 +311,8 @@ class Directory(FrontDoor):
                 results[number] = log.writer.append(append)
         except TidelogError as error:
             if count := sum(len(groups[number]) for number in results):
-                appended = f"{plural(count, 'record')} of the call {verb(count, 'is', 'are')}"
-                error.add_note(f"{appended} in the log nevertheless")
+                appended = f"{plural(count, 'record')} of the call {verb(count, 'was', 'were')}"
+                error.add_note(f"despite this error, {appended} appended to the log")
             raise
         return results
 

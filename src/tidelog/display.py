@@ -177,7 +177,7 @@ def _doubt(match: OffsetAndTimestamp) -> str:
     if match.without_time == 0:
         return ""
     if match.without_time is None:
-        return "; earlier records may have no known append time"
+        return "; append times of earlier records may be unknown"
     from tidelog.amounts import plural
 
     return f"; {plural(match.without_time, 'earlier record')} without a known append time"

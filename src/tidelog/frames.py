@@ -333,8 +333,8 @@ class Scan(ArrowSource):
         note = f"first {plural(len(rows), 'record')}" if rows else "no records"
         if planned.log_bytes:  # `log_bytes` is 0 for a cluster, because brokers don't report sizes
             note += (
-                f"; {bytes_text(planned.scan_bytes)} to be read"
-                f" of {bytes_text(planned.log_bytes)}, in {plural(len(planned), 'split')}"
+                f"; {bytes_text(planned.scan_bytes)} of {bytes_text(planned.log_bytes)} to be read"
+                f", in {plural(len(planned), 'split')}"
             )
         columns = columns_of(self.columns)
         return records_html(caption, rows, columns, keeps_all=self.columns is not None, note=note)

@@ -171,7 +171,10 @@ def picture(caption: str, rows: "Table | Diff", columns: Sequence[str], *, keeps
             columns=("offset",),
         )
         if planned.scan_bytes > PICTURE_BYTES_MAX:
-            note = f"{bytes_text(planned.scan_bytes)} to be read; call to_polars() or to_arrow()"
+            note = (
+                f"no rows shown, because {bytes_text(planned.scan_bytes)} would have to be read;"
+                " call to_polars() or to_arrow()"
+            )
             return html_table(caption, columns, (), note)
         first = first_rows(rows.to_arrow())
     except TidelogError as error:

@@ -423,7 +423,7 @@ class _Panel:
         named = "; ".join(text for _, text in outside[:_OUTLIERS_NAMED])
         more = len(outside) - _OUTLIERS_NAMED
         rest = f"; and {more} more" if more > 0 else ""
-        return f"The axis is cut; values outside it (▲): {named}{rest}."
+        return f"The axis is cut; values outside the axis (▲): {named}{rest}."
 
     def _points(self, grid: Sequence[int]) -> Iterator[tuple[str, int, float]]:
         if self.plot.is_stacked:
@@ -447,7 +447,7 @@ class _Panel:
             for x in listed_x
         )
         rest = len(with_values) - len(listed_x)
-        more = f"<p>{rest:,} more are left out.</p>" if rest else ""
+        more = f"<p>{rest:,} more rows are left out.</p>" if rest else ""
         what = f"{self.name}: {self.plot.y_title}" if self.name else self.plot.y_title
         return (
             f"<details><summary>Values of {html_text(what)}</summary>"

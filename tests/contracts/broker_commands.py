@@ -124,7 +124,7 @@ class Commands:
         assert [row["setting"] for row in shell.rows("config", name)] == ["segment.bytes"]
         code, _, err = shell.run("config", name, "--unset", "nope")
         assert code == ExitCode.USAGE
-        assert "nope: unknown to the brokers as a setting" in err
+        assert "nope: the brokers don't know this setting" in err
         code, _, err = shell.run("create", "shell-none", "--config", "nope=1")
         assert code == ExitCode.USAGE
         assert "nope" in err

@@ -96,7 +96,7 @@ class TestTexts:
         place = TopicPartition("t", 0)
         for unknown, words in (
             (3, "3 earlier records without a known append time"),
-            (None, "earlier records may have no known append time"),
+            (None, "append times of earlier records may be unknown"),
         ):
             found = Offsets({place: OffsetAndTimestamp(5, NOON, None, unknown)}, ClockName.APPEND)
             assert words in repr(found)
@@ -168,7 +168,7 @@ class TestNotebook:
 
         monkeypatch.setattr("tidelog.keyed.PICTURE_BYTES_MAX", 1)
         monkeypatch.setattr(Table, "to_arrow", read)
-        assert "to be read; call to_polars()" in html(log.table("planes"))
+        assert "would have to be read; call to_polars()" in html(log.table("planes"))
 
     def test_directory_topic_plan_and_count(self, log: Directory) -> None:
         assert "retention.ms=-1" in html(log)

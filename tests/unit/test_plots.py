@@ -109,7 +109,7 @@ def test_an_axis_has_the_unit_that_fits(largest: float, unit: Unit, name: str) -
 def test_a_single_late_load_is_named_and_does_not_flatten_the_rest() -> None:
     values = dict.fromkeys(range(60), 600000.0) | {30: 31 * 24.0 * HOUR_MS}
     page = drawn(values, Unit.MS)
-    assert "The axis is cut; values outside it (▲): 30:00 a 31d." in page
+    assert "The axis is cut; values outside the axis (▲): 30:00 a 31d." in page
     assert "latency (min)" in page
 
 

@@ -49,7 +49,7 @@ _SECTIONS: Final = {
         "erase": ("compact", "Erase all records of a key from a topic's files."),
     },
     "Keep": {
-        "why": ("retention", "Explain why records are gone, and how long the others stay."),
+        "why": ("retention", "Explain why records were deleted, and how long others stay."),
         "retain": ("retention", "Delete segments that are past their topics' retention."),
         "compact": ("compact", "Keep the last record of each key in compacted topics."),
         "tier": ("tier", "Move finished segments to an object store."),
@@ -79,7 +79,10 @@ _SECTIONS: Final = {
 COMMANDS: Final = {name: home for section in _SECTIONS.values() for name, home in section.items()}
 # Maps each command of `tidelog spark` to its module in this package and its summary.
 JOBS: Final = {
-    "bootstrap": ("jobs.bootstrap", "Load a table into a topic, visible all at once."),
+    "bootstrap": (
+        "jobs.bootstrap",
+        "Load a table into a topic; all records become visible at once.",
+    ),
     "compact": ("jobs.compact", "Compact a large directory in parallel."),
     "lag": ("jobs.lag", "Show the lag of all consumer groups, by partition or hour."),
     "latency": ("jobs.latency", "Show latency by topic and hour, and losses by watermarks."),
@@ -379,7 +382,7 @@ def _extra_hint(error: click.UsageError, command: str, options: Collection[str])
     params = {} if error.ctx is None else error.ctx.params
     word = next(iter(extra), "")
     if command == "tidelog topics" and os.sep not in word and ":" not in word:
-        return f"it lists all topics; `tidelog describe {word}` shows one"
+        return f"`tidelog topics` lists all topics; `tidelog describe {word}` shows one topic"
     takes_none = error.ctx is not None and not any(
         isinstance(one, click.Argument) for one in error.ctx.command.params
     )

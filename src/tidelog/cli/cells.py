@@ -71,8 +71,8 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
         content = read(data)
         if content is None:
             raise SerdeError(
-                f"{_excerpt(data)} decodes to null as {name}, so it would read as a missing"
-                " value in this format"
+                f"{_excerpt(data)} is null as {name}, which this output format can't distinguish"
+                " from a missing value"
             )
         if write(content) != data and not is_json:
             raise SerdeError(

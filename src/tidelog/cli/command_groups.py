@@ -91,9 +91,9 @@ def consent_hint(command: str, options: Collection[str], name: str) -> str:
     other = shows if name in _SHOWING else acts
     meant = f"did you mean {other}? " if other is not None else ""
     if shows is not None:
-        return f"{meant}`{command}` makes its changes by default; {shows} only shows them"
+        return f"{meant}by default, `{command}` makes its changes; {shows} only shows them"
     if acts is not None:
-        return f"{meant}`{command}` only shows its changes by default; {acts} makes them"
+        return f"{meant}by default, `{command}` only shows its changes; {acts} applies them"
     return ""
 
 

@@ -119,7 +119,7 @@ def show_plan(
         if one.has_versions:
             surroundings.say(
                 f"{name}: keys and garbage are estimated as if the last record of each key were"
-                " kept; in this topic a timestamp or a header decides"
+                " kept, but in this topic a timestamp or a header decides which record is kept"
             )
     return code
 
@@ -246,19 +246,24 @@ def say_stopped(
 @click.option(
     "--if-due",
     is_flag=True,
-    help="Compact only what is due by the topic's settings. Default: all finished segments.",
+    help="Compact only partitions that are due by their topic's settings. Default: compact all"
+    " finished segments.",
 )
 @click.option(
     "--accept-lost-times",
     is_flag=True,
-    help="Also compact segments whose append times are damaged or lost: they become unknown.",
+    help="Also compact segments whose append times are damaged or lost; these append times become"
+    " unknown.",
 )
 @click.option(
     "--plan",
     is_flag=True,
     help="Dry run: show which partitions are due by their settings, and the cost.",
 )
-@show_option(PlanShow, "With --plan. topics: one line per topic; segments: each finished segment.")
+@show_option(
+    PlanShow,
+    "Table of --plan. topics: one line per topic; segments: one line per finished segment.",
+)
 @format_option
 @click.pass_obj
 def compact(  # noqa: PLR0913 - one argument for each option
@@ -413,7 +418,8 @@ def _row(one: "CompactionResult") -> list[Cell]:
 @click.option(
     "--accept-lost-times",
     is_flag=True,
-    help="Also rewrite segments whose append times are damaged or lost: they become unknown.",
+    help="Also rewrite segments whose append times are damaged or lost; these append times become"
+    " unknown.",
 )
 @one_of(
     "--format",

@@ -328,8 +328,8 @@ def _check_offset_entry(dump: DumpFile, slot: int, offset: int, batch: BatchFact
         dump.find(f"slot {slot}: no batch begins at the entry's position")
     elif batch.last_offset != offset:
         dump.find(
-            f"slot {slot}: offset {offset}, but the batch at its position ends at offset"
-            f" {batch.last_offset}"
+            f"slot {slot}: the entry has offset {offset}, but the batch at the entry's position"
+            f" ends at offset {batch.last_offset}"
         )
 
 
@@ -359,14 +359,14 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
         if timestamp <= last_timestamp or offset < last_offset:
             dump.find(
                 f"slot {slot}: timestamp {timestamp} must be greater than that of the previous"
-                f" entry, and offset {offset} not smaller"
+                f" entry, and offset {offset} must not be smaller"
             )
         if batches is not None and largest.get(offset) != timestamp:
             log_timestamp = largest.get(offset)
             difference = (
                 "but no batch ends at that offset"
                 if log_timestamp is None
-                else f"but the log's largest timestamp up to it is {log_timestamp}"
+                else f"but the log's largest timestamp up to that offset is {log_timestamp}"
             )
             dump.find(f"slot {slot}: timestamp {timestamp} at offset {offset}, {difference}")
         last_timestamp, last_offset = timestamp, offset
@@ -514,7 +514,10 @@ def _zone_rows(dump: DumpFile) -> Iterator[Row]:
         dump.note("the segment's log file is missing; zones were not compared with it")
         log_path = ""
     if zone_map.base_offset != dump.base_offset:
-        dump.find(f"its base offset is {zone_map.base_offset}, different from the file name's")
+        dump.find(
+            f"the zone map's base offset is {zone_map.base_offset}, but the file name has"
+            f" {dump.base_offset}"
+        )
     dump.note(_summary(zone_map))
     for number, zone in enumerate(zone_map.zones()):
         if log_path:
@@ -526,7 +529,7 @@ def _summary(zone_map: ZoneMap) -> str:
     latency = zone_map.latency.total()
     text = f"{plural(zone_map.zone_count, 'zone')}, {zone_map.total.size_bytes} bytes in total"
     if not latency.count:
-        return f"{text}; the latency of no record is known"
+        return f"{text}; no record has a known latency"
     records = plural(latency.count, "record")
     return f"{text}; latency of {records} from {latency.min_ms} to {latency.max_ms} ms"
 

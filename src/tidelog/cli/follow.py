@@ -121,7 +121,9 @@ def follow(surroundings: Surroundings, options: StandbyOptions) -> ExitCode:
             if stopped.is_set():
                 surroundings.fail(f"{error}")
                 return ExitCode.INTERRUPTED
-            surroundings.fail(f"{error}", "check that the leader runs, and HOST:PORT")
+            surroundings.fail(
+                f"{error}", "check that the leader is running and that HOST:PORT is its address"
+            )
             return ExitCode.ERROR
 
 
@@ -403,7 +405,9 @@ def promote(
         state = holder.call("promote", {"needs_all": needs_all})
         holder.await_release()
     code = _show(surroundings, state, kind)
-    surroundings.say(f"{data} no longer follows {state['follows']} and can be opened for appends")
+    surroundings.say(
+        f"{data} no longer follows {state['follows']}; it can now be opened for appends"
+    )
     return code
 
 

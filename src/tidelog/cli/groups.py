@@ -209,13 +209,13 @@ class RewindOptions:
         "--forward",
         is_flag=True,
         help="Allow new offsets that skip unread records. Default: leave a partition unchanged if"
-        " its new offset would skip any.",
+        " its new offset would skip unread records.",
     )
     count: bool = option(
         "--count",
         is_flag=True,
-        help="Count records exactly, by reading them. Default: upper bounds from offsets, exact"
-        " with --data.",
+        help="Count records exactly, by reading them. Default: upper bounds computed from offsets;"
+        " with --data, exact numbers.",
     )
     data: str | None = declared_by(own_data_option)
     execute: bool = option(

@@ -85,7 +85,9 @@ def _json_rows(source: BinaryIO, name: str, _choice: ColumnChoice) -> Iterator[I
         try:
             fields: object = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"{where}: not JSON: {error}; one object on each line") from error
+            raise InvalidInput(
+                f"{where}: not JSON: {error}; give one object on each line"
+            ) from error
         if not isinstance(fields, dict):
             raise InvalidInput(f"{where}: {type(fields).__name__}, must be a JSON object")
         yield InputRow(fields, line.strip(), where)
@@ -453,7 +455,8 @@ class Columns:
         is_row = self.value is None and not is_lines
         if is_row and self.value_as not in (Encoding.AUTO, Encoding.JSON):
             raise UsageProblem(
-                f"--value-as {self.value_as}: a whole row is JSON; give its column: --value COL"
+                f"--value-as {self.value_as} needs a column of values, because a row is JSON:"
+                " --value COL"
             )
 
 

@@ -261,13 +261,14 @@ class DiffOptions:
 def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     """Show keys added, changed and deleted between two times.
 
-    Compares the topic's tables as of both times (see `tidelog read --table`). Such a table has the
-    records up to and including its time. --during 2013-02-08 compares the tables before the
-    beginning and before the end of this day, and so shows what changed on the 8th.
+    Compares the topic's tables as of both times (see `tidelog read --table`). A table has the
+    last record of each key up to and including the table's time. --during 2013-02-08 compares the
+    tables before the beginning and before the end of this day, and so shows what changed on the
+    8th.
 
-    A table leaves out a long equal beginning of both values; --wide shows it. With --key, a table
-    has a line for each field of the record that has changed, and for a value that is a JSON object
-    a line for each of its changed fields; --wide shows whole records.
+    If both values begin with the same long text, a table leaves out this text; --wide shows it.
+    With --key, a table has a line for each part of the key's record that has changed. A value that
+    is a JSON object gets a line for each changed field. --wide shows whole records.
     """
     key = None if options.key is None else cells.typed_bytes(options.key, options.key_as)
     before_ms, after_ms = _read_cuts(surroundings, options)

@@ -59,8 +59,8 @@ class LagOptions:
     count: bool = option(
         "--count",
         is_flag=True,
-        help="Count unread records exactly, by reading them. Default: upper bounds from offsets,"
-        " exact with --data.",
+        help="Count unread records exactly, by reading them. Default: upper bounds computed from"
+        " offsets; with --data, exact numbers.",
     )
     isolation: IsolationLevel = declared_by(isolation_option)
     show: LagShow | None = declared_by(
@@ -68,8 +68,8 @@ class LagOptions:
             "--show",
             kind=LagShow,
             default=None,
-            text="One line per topic, partition or group.  [default: topics; of all groups:"
-            " groups; of JSON and CSV: partitions]",
+            text="One line per topic, partition or group.  [default: topics; without GROUP:"
+            " groups; in JSON and CSV: partitions]",
         )
     )
     watch: bool = option(
@@ -115,12 +115,13 @@ def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
     """Show how far a consumer group is behind.
 
     Without GROUP, compares all groups; the one furthest behind comes first. RECORDS LEFT is the
-    number of unread records, <= an upper bound. BEHIND is the age of the oldest unread record, from
-    its CLOCK's time until now; without unread records it is 0s and needs no CLOCK. From the second
-    sample on, OFFSETS/S is what the group reads, ARRIVALS/S what producers append, and CATCH UP the
-    time until the group reaches the end at these speeds. --show partitions adds the offsets, the
-    clock, and the member of each partition. The commit state is ok if the group can continue from
-    its committed offsets, however far it is behind.
+    number of unread records; <= marks an upper bound. BEHIND is the age of the oldest unread
+    record: now minus the record's time on CLOCK. Without unread records, BEHIND is 0s and CLOCK is
+    empty. Three columns have values from the second sample on: OFFSETS/S, the offsets per second
+    that the group reads; ARRIVALS/S, the offsets per second that producers append; and CATCH UP,
+    the time until the group reaches the end at these speeds. --show partitions adds the offsets,
+    the clock, and the member of each partition. The commit state is ok if the group can continue
+    from its committed offsets, however far it is behind.
 
     Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample. Without
     GROUP, a group on which the user has no rights is "not authorized", and the exit code is 1.
@@ -311,7 +312,7 @@ def _note_bounds(surroundings: Surroundings, options: LagOptions, lags: "Lags") 
     """Print a note that explains the `<=` mark if a printed table contains the mark."""
     is_exact = all(lag.seen.left.is_exact for of_group in lags.values() for lag in of_group)
     if options.kind is Format.TABLE and not (is_exact or options.count):
-        surroundings.note("`<=` marks the most records that may be left; --count counts them")
+        surroundings.note("`<=` marks an upper bound of the unread records; --count counts them")
 
 
 def _denied_code(denied: "Denied") -> ExitCode:

@@ -77,10 +77,11 @@ class LatencyOptions:
     start: str | None = option(
         "--from",
         metavar="TIME",
-        help=f"Start by append time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
+        help=f"Start of the append times (inclusive), or a range A..B. {TIME_HELP}."
+        " Default: no limit.",
     )
     end: str | None = option(
-        "--to", metavar="TIME", help="End by append time (exclusive). Default: no limit."
+        "--to", metavar="TIME", help="End of the append times (exclusive). Default: no limit."
     )
     during: str | None = declared_by(times.during_option)
     late: bool = option(
@@ -97,8 +98,9 @@ class LatencyOptions:
     show: LatencyShow | None = declared_by(
         show_option(
             LatencyShow,
-            "topics: all hours together; hours: by hour of append time, a long range by day, week"
-            " or month (--by chooses); records: those with the largest latencies.",
+            "topics: one line per topic; hours: one line per hour of append time, or per day, week"
+            " or month of a long range (see --by); records: the records with the largest"
+            " latencies.",
         )
     )
     by: CalendarUnit | None = declared_by(
@@ -106,9 +108,9 @@ class LatencyOptions:
             "--by",
             kind=CalendarUnit,
             default=None,
-            text="With --show hours, which it implies: each hour, day, week (from Monday) or month"
-            " of --zone, including those without records. Reads records where zone maps are too"
-            " coarse. Default: one that gives a short table.",
+            text="One line for each hour, day, week (from Monday) or month of --zone, including"
+            " those without records; implies --show hours. Reads records where zone maps are too"
+            " coarse. Default: the unit that gives a short table.",
         )
     )
     limit: int | None = option(
@@ -116,8 +118,8 @@ class LatencyOptions:
         "-n",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Only the worst N rows: of --show hours by P99, of --show records by latency."
-        f" Default: all hours, {RECORDS_SHOWN} records.",
+        help="Only the worst N rows: the hours with the largest P99, or the records with the"
+        f" largest latencies. Default: all hours, {RECORDS_SHOWN} records.",
     )
     data: str | None = declared_by(data_option)
     zone_cache: str | None = declared_by(zone_cache_option)
@@ -143,8 +145,8 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
 
     A range is extended to whole hours of UTC. A record with a negative latency was appended before
     its create time, for example because the producer's clock was ahead; CLOCK AHEAD is the largest
-    such difference. Finished segments are counted from their zone
-    maps, and active ones are read; --show records also reads the hours with the largest latencies.
+    such difference. The latencies of finished segments come from their zone maps; active segments
+    are read. --show records also reads the records of the hours with the largest latencies.
     """
     from tidelog.scan.latency import latest_records, whole_hours
 

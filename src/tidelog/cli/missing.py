@@ -119,8 +119,8 @@ def _compacted_note(parts: "Mapping[TopicPartition, CompactedPart]") -> Iterator
 def _part_text(name: TopicPartition, part: "CompactedPart") -> str:
     if part.next_offset is not None:
         return (
-            f"{name} has none from offset {part.start_offset} on, the next record is at offset"
-            f" {part.next_offset}"
+            f"{name} has no records from offset {part.start_offset} up to its next record at"
+            f" offset {part.next_offset}"
         )
     if part.records is None:
         return f"{name} below offset {part.end_offset}"

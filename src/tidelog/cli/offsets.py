@@ -233,7 +233,8 @@ class CountOptions:
             kind=CalendarUnit,
             default=None,
             text="Count each hour, day, week (from Monday) or month of --zone, including those"
-            " without records. Reads the times of all records in the range. Default: all together.",
+            " without records. Reads the times of all records in the range. Default: one"
+            " count of the range.",
         )
     )
     isolation: IsolationLevel = declared_by(isolation_option)
@@ -257,10 +258,11 @@ class CountOptions:
 def count(surroundings: Surroundings, options: CountOptions) -> None:
     """Count the records in a time range, exactly.
 
-    In a directory, most records are counted from zone maps. Records are read only in segments
-    without a zone map, in zones that are partly in the range, and, with read_committed, in zones
-    with transactions; --wide shows how much was read. --by prints a line for each hour, day, week
-    or month; the first and the last line count only the records in the range.
+    In a directory, most records are counted from zone maps. Records are read only where zone
+    maps are not enough: in segments without a zone map, in zones that are partly in the range, and,
+    with read_committed, in zones with transactions. --wide shows how much was read. --by prints a
+    line for each hour, day, week or month; the first and the last line count only the records in
+    the range.
     """
     if options.by is not None and options.zone_cache is not None:
         raise UsageProblem(
@@ -314,10 +316,10 @@ def _say_untimed(
     if number is None:
         surroundings.say("brokers do not report how many records have no known append time")
     elif number:
-        have, are = verb(number, "has", "have"), verb(number, "it is", "they are")
+        have, are = verb(number, "has", "have"), verb(number, "is", "are")
         surroundings.say(
-            f"{at_least}{plural(number, 'record')} {have} no time on the {clock} clock,"
-            f" so {are} in no range"
+            f"{at_least}{plural(number, 'record')} {have} no time on the {clock} clock"
+            f" and {are} not counted in any range"
         )
 
 

@@ -146,7 +146,7 @@ def one_of(
 def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Function]:
     """Declare `--show`, which names the table to print; see `shown_table` for its default."""
     people, programs = [*kind][:2]
-    default = f"{people}; of JSON and CSV: {programs}"
+    default = f"{people}; in JSON and CSV: {programs}"
     return one_of("--show", kind=kind, default=None, text=f"{text}  [default: {default}]")
 
 
@@ -375,8 +375,8 @@ def data_option(function: _Function) -> _Function:
         metavar="DIR",
         envvar="TIDELOG_DATA",
         callback=_reach_data,
-        help="The directory of topics: a path, or for reading a URL such as s3://bucket/logs."
-        " Default: TIDELOG_DATA.",
+        help="The directory of topics: a path, or, for commands that only read, a URL such as"
+        " s3://bucket/logs. Default: TIDELOG_DATA.",
     )
     return data(store_option(function))
 
@@ -454,8 +454,9 @@ zone_option: Final = click.option(
     "--zone",
     metavar="ZONE",
     callback=_answer_zone,
-    help="Time zone of output, and of input times without a zone, which are refused by default."
-    " Default: the zone that input times name; if they name none or several, UTC for output.",
+    help="Time zone of output, and of input times that name no zone. Default: output uses the zone"
+    " that input times name, or UTC if they name none or several; input times without a zone are"
+    " refused.",
 )
 
 clock_option: Final = option_of("clock", ClockName, CLOCK)
@@ -496,7 +497,7 @@ inexact_option: Final = one_of(
     kind=Inexact,
     default=Inexact.REFUSE,
     text="If compaction or retention has removed records of the table, or a partition is lost:"
-    " fail, or return the rest with a note.",
+    " fail (refuse), or return the remaining records with a note (mark).",
 )
 
 report_option = click.option(
@@ -537,8 +538,8 @@ targets_argument = click.argument("targets", metavar="[TOPIC[:P]]...", nargs=-1)
 zone_cache_option = click.option(
     "--zone-cache",
     metavar="DIR",
-    help="Store zone maps here for segments without one, such as Kafka's. Default: don't"
-    " store them.",
+    help="Directory in which to store zone maps of segments that have none, such as Kafka's."
+    " Default: don't store them.",
 )
 
 compression_option: Final = option_of("compression", str, COMPRESSION)

@@ -66,7 +66,9 @@ def partitions(surroundings: Surroundings, topic: str, count: int, place: Place)
         before = len(directory.partitions(topic))
         directory.add_partitions(topic, count)
     surroundings.say(f"{topic} has {plural(count, 'partition')} now, {count - before} more")
-    surroundings.note("new records of a key may be appended to another partition than its old ones")
+    surroundings.note(
+        "new records of a key may go to a different partition than the key's earlier records"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +123,15 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     """Delete a topic's records before a time or an offset.
 
     Moves the log start of each partition. No record at or after the time is deleted; later records
-    with earlier times stay as well. Nothing is deleted if a record before the new log start has no
-    time on the clock, unless --untimed is given; in a cluster, the records are fetched to check
-    this. Retention deletes the files later.
+    with earlier times stay as well. If a record before the new log start has no time on the
+    clock, nothing is deleted, unless --untimed is given. In a cluster, the records are fetched for
+    this check. A later retention run deletes the files.
 
-    Without --yes, shows what would be deleted, the newest record of it, and which consumer groups
-    have not read it; JSON and CSV have each group's unread records by partition. The number of
-    records is exact in a directory; in a cluster it is exact if the records are fetched to check
-    their times, otherwise the number of offsets is an upper bound.
+    Without --yes, only shows how many records would be deleted, the newest of these records, and
+    the consumer groups that have not read all of them. JSON and CSV contain each group's unread
+    records by partition. In a directory, the number of records is exact. In a cluster, it is exact
+    only if the records are fetched to check their times; otherwise, the number of offsets is shown
+    as an upper bound.
     """
     topic, number = _checked_target(options)
     with open_topics(surroundings, options.place, writable=options.yes) as directory:

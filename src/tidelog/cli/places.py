@@ -81,7 +81,7 @@ topics_option = click.option(
     "topics",
     multiple=True,
     metavar="T[:P]",
-    help="A topic, or one of its partitions; repeatable. Default: all of the group's.",
+    help="A topic, or one of its partitions; repeatable. Default: all topics of the group.",
 )
 
 own_data_option = click.option(

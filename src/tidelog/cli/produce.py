@@ -89,7 +89,7 @@ _columns: Final = bundled(
     click.option(
         "--headers",
         metavar="COL",
-        help="Column of headers, an object of names and values. Default: no headers.",
+        help="Column of headers: a JSON object that maps names to values. Default: no headers.",
     ),
     click.option(
         "--infer", is_flag=True, help="Write numbers of CSV as JSON numbers. Default: as text."
@@ -118,7 +118,7 @@ class ProduceOptions:
             "input_format",
             kind=InputFormat,
             default=None,
-            text="Format of the input. Default: by the file's name, else lines.",
+            text="Format of the input. Default: the format of the file's extension, else lines.",
         )
     )
     columns: Columns = declared_by(_columns)
@@ -208,8 +208,8 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     """Append one record, lines of a pipe, or the rows of a file.
 
     With --from, the options --key, --value, --time and --headers name columns. Without
-    --from, they give the key, value, time and headers (as JSON) of one record. Without --from and
-    --value, each line of stdin is the value of a record.
+    --from, these options give the key, value, time and headers (as JSON) of one record. Without
+    --from and --value, each line of stdin is the value of a record.
     """
     tally = _Tally()
     with (

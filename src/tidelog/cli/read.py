@@ -86,11 +86,12 @@ _COLUMN_WINDOW: Final = 10_000
 def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     """Print records by time or offset.
 
-    Prints exactly the records in the range, by partition and offset; with --order time or --tail,
-    by time over all partitions. With --table, prints the latest committed record of each key, as
-    of the time --at (inclusive).
+    Prints exactly the records in the range, ordered by partition and offset. With --order time or
+    --tail, prints the records of all partitions ordered by time. With --table, prints the latest
+    committed record of each key, as of the time --at (inclusive).
 
-    A damaged partition is printed up to the damage, and the others completely; exit code 1.
+    A damaged partition is printed up to the damage, the other partitions completely. The exit code
+    is then 1.
     """
     if options.is_table:
         from tidelog.cli import keyed

@@ -90,7 +90,7 @@ class ReadOptions:
         "--tail",
         type=click.IntRange(min=0),
         metavar="N",
-        help="The last N records by time on --clock, of all partitions together."
+        help="Only the N records with the latest times on --clock, of all partitions together."
         " Default: from the start.",
     )
     order: Order = declared_by(
@@ -98,7 +98,8 @@ class ReadOptions:
             "--order",
             kind=Order,
             default=Order.OFFSET,
-            text="By partition and offset, or by time on --clock over all partitions.",
+            text="offset: by partition, then by offset; time: by time on --clock, all partitions"
+            " together.",
         )
     )
     offset: str | None = option(
@@ -144,7 +145,7 @@ class ReadOptions:
     at: str | None = option(
         "--at",
         metavar="TIME",
-        help=f"With --table: as of this time. {TIME_HELP}. Default: all records.",
+        help=f"With --table: time of the table (inclusive). {TIME_HELP}. Default: all records.",
     )
     inexact: Inexact = declared_by(inexact_option)
     zone: str | None = declared_by(zone_option)

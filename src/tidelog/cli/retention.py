@@ -85,11 +85,11 @@ def why(
     kind: Format,
     zone: str | None,
 ) -> None:
-    """Explain why records are gone, and how long the others stay.
+    """Explain why records were deleted, and how long others stay.
 
-    Shows the offsets that retention deleted, and how many records compaction left: compaction
-    leaves holes in the offsets. For each segment, shows why it was rolled, the record and the rule
-    that keep it, the rule that will delete it, and how long Kafka would keep it.
+    Shows the offsets that retention deleted, and how many records remain after compaction,
+    which leaves holes in the offsets. For each segment, shows why it was rolled, the record and
+    the rule that keep it, the rule that will delete it, and how long Kafka would keep it.
     """
     from tidelog.storage.directory.topic_retention import applied_config, explain, why_verdict
 
@@ -525,8 +525,8 @@ def _because(segment: "SegmentStory", zone: str | None) -> str:
 def _deletion(segment: "SegmentStory") -> str:
     if segment.due is not None:
         return (
-            f"at the next retention (a broker's, or `tidelog retain`), by {segment.due.rule}:"
-            f" {segment.due.reason}"
+            f"at the next retention run (by a broker or `tidelog retain`), because of"
+            f" {segment.due.rule}: {segment.due.reason}"
         )
     ways = []
     if segment.keeping.until_ms is not None:
@@ -541,7 +541,7 @@ def _deletion(segment: "SegmentStory") -> str:
 def _kafka(segment: "SegmentStory", zone: str | None) -> str:
     kafka = segment.kafka
     if kafka.until_ms == segment.keeping.until_ms:
-        return "kept as long as here"
+        return "kept as long as by tidelog"
     until = "forever"
     if kafka.until_ms is not None:
         until = f"until {output.time_text(kafka.until_ms, zone)}"
@@ -584,7 +584,10 @@ _PARTITIONS: Final = output.columns(
 )
 @click.argument("topic", required=False, metavar="[TOPIC]")
 @data_option
-@show_option(RetainShow, "One line per partition, or per segment with the reason.")
+@show_option(
+    RetainShow,
+    "partitions: one line per partition; segments: one line per segment, with the reason.",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @click.option(
     "--yes", is_flag=True, help="Delete without a question. Default: ask if stdin is a terminal."
@@ -627,7 +630,7 @@ def retain(  # noqa: PLR0913 - one argument for each option
         surroundings.note(
             f"{name} has no retention.ms of its own, and no broker's default is known:"
             f" nothing is deleted by age; `tidelog config {name}{Place(data=data).words} --set"
-            " retention.ms=MS` sets one"
+            " retention.ms=MS` sets it"
         )
 
 

@@ -179,7 +179,7 @@ def _is_utf8(text: str) -> bool:
 @click.option(
     "--mechanism",
     type=click.Choice(MECHANISMS),
-    help="Remove only the password of this mechanism. Default: all of the user's.",
+    help="Remove only the password of this mechanism. Default: all passwords of the user.",
 )
 @yes_option
 @click.pass_obj
@@ -584,7 +584,7 @@ def set_quota(
 def remove_quota(
     surroundings: Surroundings, keys: tuple[str, ...], access: Access, entity: Entity
 ) -> None:
-    """Remove quotas; wider quotas, if any, then apply."""
+    """Remove quotas; a more general quota, if any, then applies."""
     _change(surroundings, access, entity, dict.fromkeys(map(_quota_name, keys)))
 
 

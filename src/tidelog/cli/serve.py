@@ -65,8 +65,8 @@ class ServeOptions:
     config: str | None = option(
         "--config",
         metavar="FILE",
-        help="File of broker settings: server.properties or FILE.toml. Default: no file, all"
-        " defaults.",
+        help="File of broker settings: server.properties or FILE.toml. Default: no file; every"
+        " setting has its default.",
     )
     durability: str | None = option(
         "--durability",
@@ -114,7 +114,7 @@ class ServeOptions:
 def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     """Run a broker for Kafka clients.
 
-    Prints one line when it listens. SIGTERM and Ctrl-C close it cleanly.
+    Prints one line once the broker accepts connections. SIGTERM and Ctrl-C close it cleanly.
     """
     from tidelog.server.logs import logging_to
 
@@ -334,9 +334,9 @@ def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
     """Accept a clock that jumped, so that appends continue.
 
     Appends stop if the clock jumps ahead by more than tidelog.max.clock.jump.ms, or if the last
-    append time is that far ahead of the clock. This command lets them continue, also after
-    restarts. It applies to the process that has the directory open, such as a broker, or else to
-    the directory.
+    append time is that far ahead of the clock. This command lets appends continue, now and
+    after restarts. If a process such as a broker has the directory open, the command is sent to
+    this process; otherwise, it changes the directory itself.
     """
     from tidelog.control.client import find_holder
 

@@ -163,13 +163,14 @@ class TierOptions:
     drop_theirs: bool = option(
         "--drop-theirs",
         is_flag=True,
-        help="With --take-over: remove records from the store that are missing or different in"
-        " local files.",
+        help="With --take-over: remove from the store the records that are missing from local files"
+        " or differ from them.",
     )
     accept_lost_times: bool = option(
         "--accept-lost-times",
         is_flag=True,
-        help="Also copy segments whose append times are damaged or lost: they become unknown.",
+        help="Also copy segments whose append times are damaged or lost; these append times become"
+        " unknown.",
     )
     grace: str = option(
         "--grace",
@@ -203,10 +204,10 @@ class TierOptions:
 def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     """Move finished segments to an object store.
 
-    Copies finished segments that are not yet in the store, reads them back, adds them to the
-    partition's manifest, then applies retention: retention.* to all segments, local.retention.* to
-    local copies. Default: all topics with remote.storage.enable=true; --to sets that and
-    tidelog.tier.url.
+    Copies finished segments that are not yet in the store, reads them back, and adds them to the
+    partition's manifest. Then applies retention: retention.* to all segments, local.retention.* to
+    local copies. Default: all topics with remote.storage.enable=true. --to sets
+    remote.storage.enable and tidelog.tier.url.
 
     Credentials come from --store-option or the environment (AWS_ACCESS_KEY_ID ...).
 

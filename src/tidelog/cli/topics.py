@@ -754,13 +754,14 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
         at_least = "at least " if fact.skipped_ranges else ""
         yield (
             f"partition {fact.partition}: {at_least}{plural(fact.untimed, 'record')}"
-            f" {verb(fact.untimed, 'has', 'have')} no time on the record clock, so"
-            f" {verb(fact.untimed, 'it is', 'they are')} in no range of record time"
+            f" {verb(fact.untimed, 'has', 'have')} no time on the record clock, so no"
+            f" range of record time contains {verb(fact.untimed, 'it', 'them')}"
         )
     if fact.leaning:
         yield (
-            f"partition {fact.partition}: retention of offsets {_spans(fact.leaning)} depends on"
-            " the modification times of their files; copying the files may change these times"
+            f"partition {fact.partition}: when retention deletes offsets {_spans(fact.leaning)}"
+            " depends on the modification times of their files; copying the files may change these"
+            " times"
         )
     if fact.lost:
         yield f"partition {fact.partition}: offsets {_spans(fact.lost)} are lost: {GAP_REASON}"

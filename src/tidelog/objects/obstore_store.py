@@ -181,7 +181,7 @@ def open_obstore(url: str, family: str, options: Mapping[str, str]) -> "ObstoreS
     try:
         return ObstoreStore(url, family, settings)
     except failures.UnknownConfigurationKeyError as error:
-        reason = "not a setting of this store; docs/objects.md names the usual ones"
+        reason = "not a setting of this store; docs/objects.md lists the usual settings"
         raise ConfigError(f"store.{_unknown_key(str(error))}", None, reason) from error
     except failures.BaseError as error:
         raise failure(url, "open", error, endpoint_step(family)) from error

@@ -141,7 +141,8 @@ def _body_codec(kind: type[Request], api: AnyApi, version: int) -> Codec[Request
 def _check_version(api: AnyApi, version: int) -> None:
     if not api.first_declared <= version <= api.last:
         raise UnsupportedVersion(
-            f"{api.name} v{version}: versions {api.first_declared} to {api.last} are known"
+            f"{api.name} v{version} is unknown; known versions are {api.first_declared}"
+            f" to {api.last}"
         )
 
 

@@ -384,7 +384,9 @@ class LegacyBatch:
         if size == -1:
             return None, at
         if not 0 <= size <= end - at:
-            raise self._corrupt(CorruptRecord, f"a {what} of {size} bytes, {end - at} are left")
+            raise self._corrupt(
+                CorruptRecord, f"a {what} of {size} bytes, but only {end - at} are left"
+            )
         return bytes(self._buffer[at : at + size]), at + size
 
     def inner_messages(self, body: Buffer, at: int = 0) -> Iterator["LegacyBatch"]:
@@ -431,7 +433,8 @@ class LegacyBatch:
             )
         if not MESSAGE_LENGTH_MIN[magic] <= size <= remaining - LOG_OVERHEAD:
             raise self._corrupt(
-                CorruptRecord, f"an inner message of length {size}, {remaining} bytes are left"
+                CorruptRecord,
+                f"an inner message of length {size}, but only {remaining} bytes are left",
             )
         message = LegacyBatch(body, at)
         if message.is_wrapper:
@@ -446,7 +449,8 @@ class LegacyBatch:
             return self.last_offset - last
         if self.last_offset != last:
             raise self._corrupt(
-                CorruptRecord, f"last inner offset is {last}, wrapper's offset {self.last_offset}"
+                CorruptRecord,
+                f"last inner offset is {last}, but the wrapper's offset is {self.last_offset}",
             )
         return 0
 

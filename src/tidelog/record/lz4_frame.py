@@ -116,7 +116,7 @@ def decompress(
     except RuntimeError as error:
         raise CorruptBatch(f"lz4: {error}") from None
     if len(out) > limit:
-        raise StreamTooLong(f"lz4: decompresses to more than {limit} bytes")
+        raise StreamTooLong(f"lz4: the data decompresses to more than {limit} bytes")
     if not stream.eof:
         raise CorruptBatch("lz4: the frame is truncated")
     return out
@@ -225,7 +225,9 @@ def _output_bound(view: memoryview, at: int) -> int:
             return bound
         size = word & ~_STORED_BIT
         if size > block_size:
-            raise CorruptBatch(f"lz4: a block of {size} bytes, at most {block_size} are allowed")
+            raise CorruptBatch(
+                f"lz4: a block of {size} bytes, but at most {block_size} are allowed"
+            )
         bound += size if word & _STORED_BIT else min(block_size, size * _GROWTH_MAX)
         at += size + block_trailer
     raise CorruptBatch("lz4: the frame is truncated")

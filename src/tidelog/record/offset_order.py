@@ -160,7 +160,7 @@ def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
         try:
             batch.ensure_valid()
         except CorruptData as error:
-            problem = f"{error.reason}; its header has {problem}"
+            problem = f"{error.reason}; the batch's header has {problem}"
     return CorruptBatch(problem, at=0, offset=next_offset)
 
 

@@ -193,7 +193,7 @@ def _decode_record(
     """Return the offset delta of the record at `at`, the record, and the position after it."""
     size, at = read_varint(body, at, end)
     if not 0 <= size <= end - at:
-        raise CorruptRecord(f"a record of {size} bytes, {end - at} are left", at=at)
+        raise CorruptRecord(f"a record of {size} bytes, but only {end - at} are left", at=at)
     record_end = at + size
     if size:
         at += 1  # skips the record's attributes
@@ -205,7 +205,7 @@ def _decode_record(
     headers, at = _read_headers(body, at, record_end, header_count) if header_count else ((), at)
     if at != record_end:
         raise CorruptRecord(
-            f"a record's fields end {record_end - at} bytes before its length", at=at
+            f"a record's fields end {record_end - at} bytes before the record's end", at=at
         )
     return delta, _assemble(time_delta, delta, (key, value, headers), inherited), record_end
 
@@ -242,7 +242,7 @@ def _read_bytes(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None
     if size == -1:
         return None, at
     if not 0 <= size <= end - at:
-        raise CorruptRecord(f"a {what} of {size} bytes, {end - at} are left", at=start)
+        raise CorruptRecord(f"a {what} of {size} bytes, but only {end - at} are left", at=start)
     return body[at : at + size], at + size
 
 
@@ -462,7 +462,9 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
             size, at = read_varint(body, at, end)
             stop = at + size
             if not 0 <= size <= end - at:
-                raise CorruptRecord(f"a record of {size} bytes, {end - at} are left", at=start)
+                raise CorruptRecord(
+                    f"a record of {size} bytes, but only {end - at} are left", at=start
+                )
             at += 1  # skips the attributes
             while body[at] >= 0x80:  # skips the timestamp delta
                 at += 1
@@ -491,7 +493,7 @@ def _field(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
         return None, at
     stop = at + size
     if stop > end:
-        raise CorruptRecord(f"a field of {size} bytes, {end - at} are left", at=at)
+        raise CorruptRecord(f"a field of {size} bytes, but only {end - at} are left", at=at)
     return body[at:stop], stop
 
 

@@ -84,7 +84,9 @@ def _framed(view: memoryview) -> list[memoryview]:
         (size,) = _SIZE.unpack_from(view, at)
         at += _SIZE.size
         if not 0 < size <= len(view) - at:
-            raise CorruptBatch(f"snappy: a block of {size} bytes, {len(view) - at} are left")
+            raise CorruptBatch(
+                f"snappy: a block of {size} bytes, but only {len(view) - at} are left"
+            )
         blocks.append(view[at : at + size])
         at += size
     return blocks

@@ -76,9 +76,13 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
     """Decompress one whole frame whose blocks produce at most `bound` bytes."""
     declared = zstandard.frame_content_size(frame)
     if declared > limit:
-        raise StreamTooLong(f"zstd: declares {declared} bytes; at most {limit} more are allowed")
+        raise StreamTooLong(
+            f"zstd: a frame declares {declared} bytes, but only {limit} more are allowed"
+        )
     if declared > bound:
-        raise CorruptBatch(f"zstd: declares {declared} bytes; its blocks have at most {bound}")
+        raise CorruptBatch(
+            f"zstd: a frame declares {declared} bytes, but its blocks have at most {bound}"
+        )
     # For the library, 0 would mean "no limit".
     room = max(1, min(bound, limit))
     try:

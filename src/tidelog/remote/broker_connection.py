@@ -116,7 +116,7 @@ class Patience:
             TimeoutError: The deadline has passed.
         """
         if self.is_stopped():
-            raise InterruptedError(f"stopped while waiting for a {what}")
+            raise InterruptedError(f"canceled while waiting for a {what}")
         remaining_s = deadline - self._now()
         if remaining_s <= 0:
             raise TimeoutError(f"no {what} within {self.timeout_s:g} s")

@@ -127,7 +127,7 @@ _REFUSED_CONNECTION: Final = re.compile(
 
 def refused_text(address: str) -> str:
     """Return the text for a server that refuses connections."""
-    return f"{address} refuses connections (no broker runs there?)"
+    return f"{address} refuses connections; check that a broker is running there"
 
 
 TRANSPORT: Final = -195
@@ -583,7 +583,8 @@ _ADVICE: Final[dict[int, str]] = {
     " its log has the reason, and `tidelog accept-clock --data DIR` on its machine allows appends"
     " again",
     ErrorCode.INVALID_RECORD: "; a compacted topic refuses records without a key",
-    ErrorCode.PRODUCER_FENCED: "; a newer attempt of the same writer has replaced this one",
+    ErrorCode.PRODUCER_FENCED: "; a newer producer with the same transactional id has"
+    " fenced this producer",
 }
 
 

@@ -540,7 +540,7 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
         for _ in replay.take(log.slices()):
             pass  # Each step yields control to an event loop, but no loop runs here.
     loaded = replay.groups()
-    notes += [f"{log.topic_partition}: left out: {line}" for line in replay.skipped]
+    notes += [f"{log.topic_partition}: skipped a record: {line}" for line in replay.skipped]
     return loaded
 
 

@@ -235,7 +235,7 @@ def _move(
         return replace(change, action=action, again=counter(partition, new.offset, current))
     skipped = counter(partition, current, new.offset)
     if skipped.records and not (target.forward or target.kind is TargetKind.LATEST):
-        why = "the group has not read up to this time; --forward skips the unread records"
+        why = "the group's offset is still before this time; --forward skips the unread records"
         return replace(stay, skipped=skipped, why=why)
     return replace(change, action=Action.FORWARD, skipped=skipped)
 
@@ -248,7 +248,8 @@ def _destination(
     if target.kind is TargetKind.LATEST:
         return Committed(mark.end), ""
     if match is not None and match.offset < mark.start:
-        return Committed(mark.start), "the first records of that time were deleted"
+        why = "the first records at or after the time were deleted; the target is the log start"
+        return Committed(mark.start), why
     if match is not None:
         return Committed(match.offset, match.leader_epoch), ""
     why = "no record at or after the time"

@@ -99,7 +99,7 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
     every = list(lags)
     total = lag_sum(every)
     if not total.partitions:
-        return f"group {group} has no partition"
+        return f"group {group} has no partitions to report"
     if not total.behind:
         first = f"group {group} has read all of {plural(total.partitions, 'partition')}"
     else:
@@ -108,7 +108,7 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
     parts = [first, *_worst_part(every, total)]
     if total.catch_up_s is not None and total.behind:
         parts.append(
-            "it does not catch up"
+            "at the current rates it does not catch up"
             if isinf(total.catch_up_s)
             else f"it catches up in {duration_text(total.catch_up_s)}"
         )

@@ -475,7 +475,7 @@ class PartitionFetch:
         """
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
-            return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
+            return UnknownTopic(f"{self._bootstrap}: partition {self._name} doesn't exist")
         return self._refusal("look up the leader", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _check_id(self, topic_id: UUID) -> None:
@@ -522,8 +522,9 @@ class PartitionFetch:
         return ClusterFailure(
             self._bootstrap,
             f"read records of {self._name}",
-            f"its only broker, {self._leader.address}, refuses with {codes.named(code)}: files of"
-            " the partition are damaged, or their disk has failed; that broker's log names the file"
+            f"the partition's only broker, {self._leader.address}, returned {codes.named(code)}:"
+            " files of the partition are damaged, or their disk has failed; the broker's log names"
+            " the file"
             " (`tidelog doctor` on its directory, if it is a tidelog broker)",
             error_code=code,
         )

@@ -108,8 +108,10 @@ class _Call:
 
     def _failure(self, error: TidelogError) -> TidelogError:
         if self.count:
-            records = f"{plural(self.count, 'record')} of the call {verb(self.count, 'is', 'are')}"
-            error.add_note(f"{records} in the log nevertheless")
+            records = (
+                f"{plural(self.count, 'record')} of the call {verb(self.count, 'was', 'were')}"
+            )
+            error.add_note(f"despite this error, {records} appended to the log")
         return error
 
 

@@ -124,7 +124,7 @@ def table_rows(
     unknown = set(rows.column_names) - _COLUMNS
     if unknown:
         raise InvalidRequest(
-            f"no column {min(unknown)!r}; there are: {', '.join(sorted(_COLUMNS))}"
+            f"no column {min(unknown)!r}; the columns are {', '.join(sorted(_COLUMNS))}"
         )
     at = 0
     for batch in rows.to_batches():

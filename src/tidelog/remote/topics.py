@@ -257,7 +257,9 @@ def alter_config(
             existing = client.topic_configs([name])[name]
         for key in cleared:
             if key not in existing or existing[key].value is None:
-                raise ConfigError(key, None, f"unknown to the brokers as a setting of topic {name}")
+                raise ConfigError(
+                    key, None, f"the brokers don't know this setting for topic {name}"
+                )
     plain, notes = plain_names({key: text for key, text in changes.items() if text is not None})
     entries = [
         ConfigEntry(

@@ -252,7 +252,7 @@ def _position(
         match = reader.offset_for_time(timestamp_ms, clock=clock, steps_over_losses=True)
     if match is None and needs_match:
         raise InvalidRequest(
-            f"{reader.topic_partition}: no record at {timestamp_ms} ms or later; with"
-            " startingOffsetsByTimestampStrategy=latest nothing is read from such a partition"
+            f"{reader.topic_partition}: no record at {timestamp_ms} ms or later; set"
+            " startingOffsetsByTimestampStrategy=latest to read nothing from such partitions"
         )
     return reader.log_end_offset if match is None else match.offset

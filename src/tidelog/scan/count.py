@@ -70,7 +70,9 @@ class Count:
         text = f"{plural(self.records, 'record')} in {plural(len(self.partitions), 'partition')}"
         if self.without_time:
             least = "at least " if self.is_least else ""
-            text += f", {least}{self.without_time:,} more without a time"
+            text += (
+                f", and {least}{plural(self.without_time, 'record')} without a time on the clock"
+            )
         return text
 
     def _repr_html_(self) -> str:

@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.amounts import plural, verb
+from tidelog.amounts import verb
 from tidelog.errors import LostOffsets, OffsetsGone
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.arrays import TIME
@@ -311,8 +311,8 @@ def rows_at(
 
 
 def _raise_missing(split: "Split", missing: "Longs") -> None:
-    records = f"{plural(len(missing), 'record')} of these {verb(len(missing), 'was', 'were')}"
-    reason = f"{records} compacted or deleted while the table was read; read it again"
+    records = f"{len(missing):,} of these records {verb(len(missing), 'was', 'were')}"
+    reason = f"{records} compacted or deleted while the table was read; read the table again"
     first, end = int(missing[0]), int(missing[-1]) + 1
     raise OffsetsGone((LostOffsets(split.topic, split.partition, first, end, reason),))
 

@@ -29,8 +29,8 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
     assert most is not None
     longest = duration_text(max(total.max_ms, 0) / 1000)
     return (
-        f"{name}: of {total.count:,} records half were appended {percentile_text(half, total)},"
-        f" 99% {percentile_text(most, total)}, all within {longest}{early}"
+        f"{name}: half of the {total.count:,} records were appended {percentile_text(half, total)},"
+        f" 99% {percentile_text(most, total)}, all within {longest} of their create time{early}"
     )
 
 
@@ -112,7 +112,7 @@ def watermark_line(name: str, late: TopicLateness) -> str:
         smallest_ms = delay_ms
         if lost:
             delay = f"about {estimate_text(delay_ms / 1000)}"
-            parts.append(f"a delay of {delay} at most {lost * 100:g}%")
+            parts.append(f"a delay of {delay} loses at most {lost * 100:g}%")
         else:
             delay = duration_text(delay_ms / 1000, rounded=ceil)
             parts.append(f"a watermark delay of {delay} loses no record")

@@ -97,7 +97,7 @@ class ScanPlan:
     def _size_notes(self) -> list[str]:
         if not self.log_bytes:  # brokers don't report sizes
             return []
-        return [f"{bytes_text(self.scan_bytes)} to be read of {bytes_text(self.log_bytes)}"]
+        return [f"{bytes_text(self.scan_bytes)} of {bytes_text(self.log_bytes)} to be read"]
 
     def _rows(self) -> Iterator[tuple[str, int, int, int, str | None]]:
         for name, (start, end) in self.bounds.items():

@@ -271,7 +271,10 @@ class _SplitReader:
         if missing is not None:
             raise missing
         raise StorageFailure(
-            split.directory, "read", f"files of {split.topic} are removed repeatedly; read again"
+            split.directory,
+            "read",
+            f"files of {split.topic} were removed during each attempt to read them; repeat the"
+            " read",
         )
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:

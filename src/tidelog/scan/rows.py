@@ -60,7 +60,7 @@ def schema(columns: Sequence[str] = COLUMNS, *, views: bool = False) -> pa.Schem
         InvalidRequest: A column doesn't exist, or is listed twice.
     """
     if unknown := [name for name in columns if name not in _TYPES]:
-        raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
+        raise InvalidRequest(f"no column {unknown[0]!r}; the columns are {', '.join(ALL_COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise InvalidRequest(f"a column is listed twice: {', '.join(columns)}")
     types = _TYPES | view_types() if views else _TYPES

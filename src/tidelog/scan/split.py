@@ -281,6 +281,7 @@ def ensure_times(
     """Raise MissingTimestamps if a strict read of these offsets found records without a time."""
     if stats.without_time:
         raise MissingTimestamps(
-            f"{name}: {plural(stats.without_time, 'record')} without a time on the {clock} clock"
-            f" in offsets {start_offset} to {end_offset - 1}, and strict is set"
+            f"{name}: offsets {start_offset} to {end_offset - 1} have"
+            f" {plural(stats.without_time, 'record')} without a time on the {clock} clock, which a"
+            " strict read does not allow"
         )

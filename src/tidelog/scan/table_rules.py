@@ -111,8 +111,8 @@ def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
     if not log_start_offset:
         return None
     effect = (
-        "were deleted (retention, DeleteRecords), possibly all records of some keys; without a"
-        " time, the table shows the current log"
+        "were deleted (retention, DeleteRecords), possibly all records of some keys; leave out"
+        " the time to read the table of the current log"
     )
     reason = f"records below offset {log_start_offset} {effect}"
     return Doubt(name, reason, kind=f"records at the start {effect}")
@@ -158,8 +158,8 @@ def _compaction_doubt(
             return None
         keeps = "a cleaner that keeps"
         if is_copied:
-            keeps = "the leader that it was copied from; this copy has"
-        return Doubt(name, f"compacted by {keeps} no history of removed records")
+            keeps = "the leader from which it was copied; this copy has"
+        return Doubt(name, f"was compacted by {keeps} no history of removed records")
     return None
 
 

@@ -93,7 +93,7 @@ def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
         InvalidRequest: A column does not exist, or occurs twice.
     """
     if unknown := [name for name in columns if name not in TYPES]:
-        raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(TYPES)}")
+        raise InvalidRequest(f"no column {unknown[0]!r}; the columns are {', '.join(TYPES)}")
     if len(set(columns)) != len(columns):
         raise InvalidRequest(f"a column is listed twice: {', '.join(columns)}")
     types = TYPES | {name: SERDE_TYPES[serde] for name, serde in serdes.items()}

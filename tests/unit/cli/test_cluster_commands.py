@@ -242,7 +242,8 @@ def test_the_output_has_the_result_first_and_then_a_line_per_topic(desk: Desk) -
     assert desk.lag(Format.TABLE, samples=2) is ExitCode.OK
     verdict, heading, *rest = desk.out.getvalue().splitlines()
     assert verdict == (
-        "group planes is at most 3 records and 35s behind on flights-0; it does not catch up"
+        "group planes is at most 3 records and 35s behind on flights-0; at the"
+        " current rates it does not catch up"
     )
     assert heading.split()[:2] == ["TOPIC", "PARTITIONS"]
     assert [line.split() for line in rest] == [
@@ -284,7 +285,7 @@ def test_without_a_group_all_are_compared(crowd: Desk) -> None:
     ]
     assert crowd.err.getvalue().splitlines() == [
         "note: left out 1 group without committed offsets to compare (new)",
-        "note: `<=` marks the most records that may be left; --count counts them",
+        "note: `<=` marks an upper bound of the unread records; --count counts them",
     ]
 
 

@@ -230,5 +230,7 @@ class TestArguments:
         result = cli.run("follow", "127.0.0.1:1", "--once")
         assert result.code == 1
         assert "127.0.0.1:1: could not connect" in result.err
-        assert "hint: check that the leader runs, and HOST:PORT" in result.err
+        assert (
+            "hint: check that the leader is running and that HOST:PORT is its address" in result.err
+        )
         assert not cli.data.exists()

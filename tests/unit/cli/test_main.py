@@ -88,22 +88,43 @@ def test_usage_errors_exit_with_3_and_a_hint(
     assert result.out == ""
 
 
-SHOWS = "only shows its changes by default;"
-MAKES = "makes its changes by default;"
+SHOWS = "only shows its changes;"
+MAKES = "makes its changes;"
 
 
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("compact --dry-run", f"did you mean --plan? `tidelog compact` {MAKES} --plan only shows"),
-        ("compact --yes", f"`tidelog compact` {MAKES} --plan only shows them"),
-        ("retain --execute", f"did you mean --yes? `tidelog retain` {MAKES} --dry-run only shows"),
-        ("retain --plan", f"did you mean --dry-run? `tidelog retain` {MAKES} --dry-run only"),
-        ("delete-records t --dry-run", f"`tidelog delete-records` {SHOWS} --yes makes them"),
-        ("delete-records t --execute", f"did you mean --yes? `tidelog delete-records` {SHOWS}"),
-        ("rewind --dry-run", f"`tidelog rewind` {SHOWS} --execute makes them"),
-        ("erase --yes", f"did you mean --execute? `tidelog erase` {SHOWS} --execute makes them"),
-        ("groups delete g -y", f"did you mean --yes? `tidelog groups delete` {SHOWS} --yes"),
+        (
+            "compact --dry-run",
+            f"did you mean --plan? by default, `tidelog compact` {MAKES} --plan only shows",
+        ),
+        ("compact --yes", f"by default, `tidelog compact` {MAKES} --plan only shows them"),
+        (
+            "retain --execute",
+            f"did you mean --yes? by default, `tidelog retain` {MAKES} --dry-run only shows",
+        ),
+        (
+            "retain --plan",
+            f"did you mean --dry-run? by default, `tidelog retain` {MAKES} --dry-run only",
+        ),
+        (
+            "delete-records t --dry-run",
+            f"by default, `tidelog delete-records` {SHOWS} --yes applies them",
+        ),
+        (
+            "delete-records t --execute",
+            f"did you mean --yes? by default, `tidelog delete-records` {SHOWS}",
+        ),
+        ("rewind --dry-run", f"by default, `tidelog rewind` {SHOWS} --execute applies them"),
+        (
+            "erase --yes",
+            f"did you mean --execute? by default, `tidelog erase` {SHOWS} --execute applies them",
+        ),
+        (
+            "groups delete g -y",
+            f"did you mean --yes? by default, `tidelog groups delete` {SHOWS} --yes",
+        ),
         ("topics --yes", "`tidelog topics --help` shows the options"),
     ],
 )

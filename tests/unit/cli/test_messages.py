@@ -106,7 +106,10 @@ def test_a_partition_that_does_not_exist(cli: Cli) -> None:
         ("accept-clock log", "give the directory of topics as an option: --data log"),
         ("topics ./log", "give the directory of topics as an option: --data ./log"),
         ("describe ./log flights", "give the directory of topics as an option: --data ./log"),
-        ("topics flights", "it lists all topics; `tidelog describe flights` shows one"),
+        (
+            "topics flights",
+            "`tidelog topics` lists all topics; `tidelog describe flights` shows one topic",
+        ),
         ("topics b:9092", "give the cluster as an option: --bootstrap b:9092"),
         ("count flights b:9092", "give the cluster as an option: --bootstrap b:9092"),
         ("read flights 0", "did you mean --partition 0?"),
@@ -239,14 +242,14 @@ def test_changes_made_before_an_error_are_a_note(
     flights: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = ClusterFailure("east:1", "append", "_TIMED_OUT")
-    error.add_note("2 records of the call are in the log nevertheless")
+    error.add_note("despite this error, 2 records of the call were appended to the log")
 
     def fail(*_given: object, **_more: object) -> None:
         raise error
 
     monkeypatch.setattr("tidelog.remote.remote_directory.connect", fail)
     lines = flights.run("topics", "--bootstrap", "east:1").err.splitlines()
-    assert lines[-1] == "note: 2 records of the call are in the log nevertheless"
+    assert lines[-1] == "note: despite this error, 2 records of the call were appended to the log"
 
 
 def _texts() -> Iterator[str]:

@@ -144,13 +144,13 @@ class TestCompacted:
         err = planes.ok("count", "planes", "--from", str(NOW)).err
         assert err.endswith(f"note: {note} offsets\n")
         err = planes.ok("read", "planes", "--offset", "0..3").err
-        assert "compaction removed records of this range: planes-0 has none from offset 0" in err
+        assert "compaction removed records of this range: planes-0 has no records from" in err
 
     @pytest.mark.parametrize("text", ["0..3", "..4", "0..9"])
     def test_a_range_of_offsets_that_begins_with_a_gap(self, planes: Cli, text: str) -> None:
         note = (
-            "note: compaction removed records of this range: planes-0 has none from offset 0 on,"
-            " the next record is at offset 4\n"
+            "note: compaction removed records of this range: planes-0 has no records from offset 0"
+            " up to its next record at offset 4\n"
         )
         assert planes.ok("read", "planes:0", "--offset", text).err.endswith(note)
 
@@ -214,7 +214,7 @@ class TestCompacted:
         cli.ok("compact", "planes", "--roll")  # leaves 0, markers 2 and 5, and 6
         for text in ("0..1", "2..3", "5..7"):
             assert "compaction" not in cli.ok("read", "planes", "--offset", text).err
-        note = "planes-0 has none from offset 3 on, the next record is at offset 6\n"
+        note = "planes-0 has no records from offset 3 up to its next record at offset 6\n"
         assert cli.ok("read", "planes", "--offset", "3..6").err.endswith(note)
         note = "planes-0 has 2 records and 2 markers of transactions left of 7 offsets\n"
         assert cli.ok("count", "planes", "--from", str(NOW)).err.endswith(note)
@@ -255,7 +255,7 @@ class TestCopyOfCompacted:
         note = "note: compaction may have removed records of this range: planes-0 below offset 4\n"
         assert copy.ok("count", "planes", "--from", str(NOW)).err.endswith(note)
         assert "compaction" not in copy.ok("count", "planes", "--from", str(NOW + 9)).err
-        note = "planes-0 has none from offset 0 on, the next record is at offset 1\n"
+        note = "planes-0 has no records from offset 0 up to its next record at offset 1\n"
         assert copy.ok("read", "planes", "--offset", "0..2").err.endswith(note)
 
     def test_why_counts_the_records_that_are_left(self, copy: Cli) -> None:

@@ -119,7 +119,9 @@ def test_a_command_fails_soon_if_all_servers_refuse(command: str) -> None:
     surroundings = Surroundings(stdin=record, stderr=err, wait=pauses_s.append)
     options = ["--bootstrap", ",".join(servers), "--timeout", "20s"]
     assert run([*command.split(), *options], surroundings) == ExitCode.ERROR
-    reasons = "; ".join(f"{one} refuses connections (no broker runs there?)" for one in servers)
+    reasons = "; ".join(
+        f"{one} refuses connections; check that a broker is running there" for one in servers
+    )
     assert err.getvalue().splitlines() == [
         f"error: {','.join(servers)}: could not connect: {reasons}",
         "hint: check --bootstrap, --command-config and --timeout",

@@ -371,7 +371,7 @@ def test_values_of_lines_and_columns_are_written_by_name(flights: Cli) -> None:
         (("--format", "json", "--key", "id", "--key-as", "string"), b'{"id": 4}\n', "string can't"),
         (("--value-as", "uuid"), b"x\n", "line 1: --value: 'x' is not valid uuid"),
         (("--key-as", "int32"), b"x\n", "--key-as int32 needs the column"),
-        (("--format", "csv", "--value-as", "int32"), b"id\n1\n", "a whole row is JSON"),
+        (("--format", "csv", "--value-as", "int32"), b"id\n1\n", "a row is JSON"),
     ],
 )
 def test_values_that_a_serializer_cannot_encode_are_refused(

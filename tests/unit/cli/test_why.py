@@ -111,7 +111,7 @@ def test_the_text_has_reasons_and_times(tides: Cli) -> None:
     assert "takes appends" in text
     assert "deletion      possible by age after that; by size once" in text
     assert "more are appended; by `tidelog delete-records`\n" in text
-    assert "in Kafka      kept as long as here" in text
+    assert "in Kafka      kept as long as by tidelog" in text
     assert "in Kafka      kept until 2024-11-20" in text
 
 
@@ -214,7 +214,7 @@ def test_facts_that_all_segments_share_are_printed_once(tides: Cli) -> None:
     assert lines[at_all + 1 : at_all + 4] == [
         "    kept until    forever: cleanup.policy=compact has no `delete`",
         "    deletion      only by `tidelog delete-records`",
-        "    in Kafka      kept as long as here",
+        "    in Kafka      kept as long as by tidelog",
     ]
     assert [line.split()[0] for line in lines].count("in") == 1
 

@@ -120,7 +120,9 @@ def test_a_delivery_without_an_offset_is_no_proof(sender: Sender, client: Librar
     client.fake.offsets[0][1] = None
     with pytest.raises(ClusterFailure, match="returned no offset for a retried record") as caught:
         sender.send("flights", [row(0), row(0), row(0)], None).result(PATIENCE_S)
-    assert caught.value.__notes__ == ["2 records of the call are in the log nevertheless"]
+    assert caught.value.__notes__ == [
+        "despite this error, 2 records of the call were appended to the log"
+    ]
 
 
 def test_a_refused_record_ends_the_call(sender: Sender, client: Library) -> None:

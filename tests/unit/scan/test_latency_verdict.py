@@ -51,14 +51,16 @@ def test_one_record() -> None:
 
 def test_many_records() -> None:
     assert latency_verdict("t", histogram(*[50] * 98, 7_200_000, 77_700_000)) == (
-        "t: of 100 records half were appended within 50ms, 99% within 2h, all within 21h35m"
+        "t: half of the 100 records were appended within 50ms, 99% within 2h, all within"
+        " 21h35m of their create time"
     )
 
 
 def test_no_estimate_exceeds_the_largest_latency() -> None:
     minute = 60_000
     assert latency_verdict("t", histogram(minute, 142 * minute, 142 * minute, 143 * minute)) == (
-        "t: of 4 records half were appended within 2h23m, 99% within 2h23m, all within 2h23m"
+        "t: half of the 4 records were appended within 2h23m, 99% within 2h23m, all within"
+        " 2h23m of their create time"
     )
 
 
@@ -68,7 +70,7 @@ def test_several_topics_are_summed_up_by_the_slowest_in_the_words_of_each() -> N
     slow.add(0, 1_620_000)
     fast.add(0, -1_000, 10)
     topics = {"fast": TopicTimes(10, by_append=fast), "slow": TopicTimes(100, by_append=slow)}
-    assert latency_verdict("slow", slow.total()).endswith("99% within 27m, all within 27m")
+    assert latency_verdict("slow", slow.total()).endswith("all within 27m of their create time")
     assert latencies_verdict(LatencyResult(topics, 0, [])) == (
         "110 records of 2 topics; the slowest topic is slow: 99% of its records were appended"
         " within 27m"
@@ -80,8 +82,8 @@ def test_several_topics_are_summed_up_by_the_slowest_in_the_words_of_each() -> N
 
 def test_appends_before_the_create_time() -> None:
     assert latency_verdict("t", histogram(-2_580_000, -60_000, 5_000)) == (
-        "t: of 3 records half were appended at or before their create time, 99% within 5s, all"
-        " within 5s; some were appended up to 43m before their create time"
+        "t: half of the 3 records were appended at or before their create time, 99% within 5s, all"
+        " within 5s of their create time; some were appended up to 43m before their create time"
     )
 
 
@@ -135,8 +137,8 @@ def test_equal_watermarks_are_listed_once() -> None:
     )
     many = late(10_000, *range(1_000, 1_001_000, 1_000))
     assert watermark_line("t", many) == (
-        "t: a watermark delay of 16m40s loses no record, a delay of about 17m at most 0.01%, a"
-        " delay of about 15m at most 1%"
+        "t: a watermark delay of 16m40s loses no record, a delay of about 17m loses at most 0.01%,"
+        " a delay of about 15m loses at most 1%"
     )
 
 

@@ -62,7 +62,7 @@ def test_a_stop_ends_the_wait_for_a_response(
     is_stopped = iter([False, True]).__next__
     transport = SocketTransport(pair[0], Patience(is_stopped=is_stopped))
     transport.begin_answer()
-    with pytest.raises(InterruptedError, match="stopped while waiting"):
+    with pytest.raises(InterruptedError, match="canceled while waiting"):
         transport.receive(100)
 
 
@@ -72,7 +72,7 @@ def test_a_stop_ends_the_wait_for_a_connection() -> None:
         connect = partial(connect_socket, is_stopped=lambda: True)
         connect_socket(host, port).close()
         client = BrokerConnection(host, port, connect)
-        with pytest.raises(ClusterFailure, match="stopped while waiting"):
+        with pytest.raises(ClusterFailure, match="canceled while waiting"):
             client.request(METADATA, MetadataRequest())
         client.close()
 

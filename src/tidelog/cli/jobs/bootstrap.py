@@ -121,7 +121,7 @@ class Request:
     " config tasks counts compression force",
 )
 def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOptions) -> ExitCode:
-    """Load a table into a topic, visible all at once.
+    """Load a table into a topic; all records become visible at once.
 
     TABLE is a path or URL that Spark reads, or jdbc:... . Segments are built in parallel and
     attached by one commit. After a stop or a crash, the same command loads no row twice; another

@@ -346,7 +346,7 @@ def schema(columns: Sequence[str] = ALL_COLUMNS, *, views: bool = False) -> pa.S
         InvalidRequest: A column is unknown, or listed twice.
     """
     if unknown := [name for name in columns if name not in COLUMN_TYPES]:
-        raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
+        raise InvalidRequest(f"no column {unknown[0]!r}; the columns are {', '.join(ALL_COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise InvalidRequest(f"a column is listed twice: {', '.join(columns)}")
     types = COLUMN_TYPES | view_types() if views else COLUMN_TYPES

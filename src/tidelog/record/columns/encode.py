@@ -84,7 +84,7 @@ class Encoding:
 def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[bytearray]:
     """Encode a table, and yield its batches; see `encode_table`."""
     if unknown := set(table.schema.names) - set(_COLUMNS):
-        raise InvalidRequest(f"no column {min(unknown)!r}; there are: {', '.join(_COLUMNS)}")
+        raise InvalidRequest(f"no column {min(unknown)!r}; the columns are {', '.join(_COLUMNS)}")
     batches = table.to_batches() if isinstance(table, pa.Table) else [table]
     room = _OUT_BYTES + min(encoding.batch_bytes, _BATCH_ROOM)
     out, first_row = np.empty(room, np.uint8), 0
@@ -245,7 +245,7 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
     assert isinstance(pairs, pa.StructArray)
     keys, values = pairs.flatten()
     if keys.null_count:
-        raise InvalidRecord("a header without a key")
+        raise InvalidRecord("a record has a header without a key")
     # The counts are not computed from the list offsets: a null list may cover values, which
     # `flatten` leaves out.
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()

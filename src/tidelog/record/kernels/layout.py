@@ -70,13 +70,17 @@ TOO_LARGE: Final = 25
 REASONS: Final = {
     BAD_SIZE: "a batch length below the minimum for its magic",
     BAD_MAGIC: "a magic other than 0, 1 and 2",
-    BAD_OFFSETS: "the batch's offsets leave the range of 0..2^63-1",
+    BAD_OFFSETS: "the batch's offsets are outside of 0..2^63-1",
     BAD_ORDER: "offsets that are not above the last offset of the previous batch",
     BAD_COUNT: "a record count that is negative, or too large for the bytes of the batch",
     BAD_RECORD: (
-        f"a record whose length is not that of its fields, or with more than {HEADERS_MAX} headers"
+        "a record whose length does not match its fields, or that has more than"
+        f" {HEADERS_MAX} headers"
     ),
-    BAD_DELTA: "an offset delta that is not above the previous one, or is above the batch's last",
+    BAD_DELTA: (
+        "an offset delta that is not above the previous record's, or is above the batch's last"
+        " offset delta"
+    ),
     BAD_REST: "bytes are left after the last record",
     BAD_INDEX: "an index entry without a matching batch",
     BAD_SUM: "a CRC-32C that does not match the bytes",

@@ -363,7 +363,7 @@ def change(quotas: _Quotas, parts: Mapping[str, str | None], ops: Iterable[Quota
         return
     if entity not in quotas and len(quotas) >= ENTITIES_MAX:
         raise _refuse(
-            f"There are quotas of {ENTITIES_MAX} entities already", ErrorCode.POLICY_VIOLATION
+            f"{ENTITIES_MAX} entities have quotas, which is the maximum", ErrorCode.POLICY_VIOLATION
         )
     quotas[entity] = values
 

@@ -271,14 +271,18 @@ def _read_frame(body: Buffer, start: int, limit: int) -> RecordFrame:
     size, attributes_at = read_varint(body, start, limit)
     end = attributes_at + size
     if size < 1 or end > limit:
-        raise CorruptRecord(f"a record of {size} bytes, {limit - attributes_at} left", at=start)
+        raise CorruptRecord(
+            f"a record of {size} bytes, but only {limit - attributes_at} are left", at=start
+        )
     timestamp_delta, offset_delta_at = read_varlong(body, attributes_at + 1, end)
     offset_delta, key_at = read_varint(body, offset_delta_at, end)
     has_key, at = _skip_bytes(body, key_at, end, is_nullable=True)
     _, at = _skip_bytes(body, at, end, is_nullable=True)
     at = _skip_headers(body, at, end)
     if at != end:
-        raise CorruptRecord(f"a record's fields end {end - at} bytes before its length", at=start)
+        raise CorruptRecord(
+            f"a record's fields end {end - at} bytes before the record's end", at=start
+        )
     return RecordFrame(
         attributes_at, offset_delta_at, key_at, end, timestamp_delta, offset_delta, has_key
     )
