@@ -296,7 +296,9 @@ class Server:
         try:
             await control.start()
         except (TidelogError, OSError) as error:
-            LOGGER.warning("the control channel is not available: %s", error)
+            LOGGER.warning(
+                "can't open the control channel for commands; the broker runs without it: %s", error
+            )
             return
         self._control = control
 

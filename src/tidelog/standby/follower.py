@@ -556,7 +556,7 @@ def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
         raise InvalidRequest(
             f"{len(lacking)} of {lack} records of {follower.leader_address}; {first.name}"
             f"{f': {first.problem}' if first.problem else f' lacks {lag}'}. The standby continues"
-            " to follow; promote it without needs_all to give up these records"
+            " to follow; promote it without needs_all to give up the missing records"
         )
 
 

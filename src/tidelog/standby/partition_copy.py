@@ -448,7 +448,7 @@ class Copy:
                 and is_other_batch(last, first)
             ):
                 self.drop_newest_epoch()
-            self.check_again("its next records don't continue those before")
+            self.check_again("its next records don't continue the local log")
             return True
         if NO_LEADER_EPOCH < first.leader_epoch < self._last_epoch():
             if leader is not None and self._reaches(leader, first):

@@ -181,7 +181,7 @@ def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:
         ),
         (
             request.epoch != LEAVING_FOR_A_WHILE or request.instance_id is not None,
-            f"only a static member may leave temporarily (epoch {LEAVING_FOR_A_WHILE})",
+            f"only a static member may leave temporarily, with member epoch {LEAVING_FOR_A_WHILE}",
         ),
         (request.epoch >= LEAVING_FOR_A_WHILE, f"invalid member epoch {request.epoch}"),
     )

@@ -34,7 +34,7 @@ def require_room(
     if len(group.members) >= limit and member_id not in group.members:
         raise Refusal(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"the {group_name} is full: it has the maximum of {plural(limit, 'member')}",
+            f"the {group_name} is full: it already has {plural(limit, 'member')}, the maximum",
         )
 
 

@@ -185,7 +185,7 @@ class Standby:
             await self._services.work.run(self._remove)
             self.is_read = False
         except (TidelogError, OSError) as error:
-            LOGGER.error("can't remove %s, whose offsets were all imported: %s", self._path, error)
+            LOGGER.error("imported all offsets of %s, but can't remove it: %s", self._path, error)
 
     async def _sync(self, number: int) -> None:
         partition = self._topic.partition(number)

@@ -409,7 +409,9 @@ class Clients:
         for client in sorted(slow, key=lambda each: each.memory.response_bytes, reverse=True):
             if not self.in_flight.is_over or client.memory.response_bytes <= least:
                 return
-            text = "closed connection %d from %s: memory limit reached and the client does not read"
+            text = (
+                "closed connection %d from %s: memory limit reached, and the client does not read"
+            )
             LOGGER.warning(text, client.facts.number, client.facts.host)
             client.close()
 

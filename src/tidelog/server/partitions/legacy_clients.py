@@ -54,7 +54,9 @@ def _messages(batch: Batch, magic: int, first_offset: int) -> bytearray:
     """Return a batch's records as messages, in a wrapper message if the batch is compressed."""
     codec = Codec(batch.codec)
     if codec is Codec.ZSTD:
-        raise UnsupportedCompression(f"clients of format {magic} do not support zstd")
+        raise UnsupportedCompression(
+            f"the client reads record format {magic}, which does not support zstd"
+        )
     batch.ensure_valid()
     is_plain = codec is Codec.NONE
     records = [r for r in batch.records() if not is_plain or r.offset >= first_offset]

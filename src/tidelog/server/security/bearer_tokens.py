@@ -504,7 +504,7 @@ class KeyUrl:
             self._has_failed = True
             remaining_s = max(self._fetched_ms + self._valid_ms - began_ms, 0) // 1000
             _LOGGER.warning(
-                "can't refresh token keys, the old ones stay valid for another %d s: %s",
+                "can't refresh token keys; the present keys stay valid for another %d s: %s",
                 remaining_s,
                 error,
             )

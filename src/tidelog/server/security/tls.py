@@ -129,7 +129,7 @@ class WatchedFiles(Generic[Content]):
                 self._newest = self._read()
             except TidelogError as error:
                 _LOGGER.warning(
-                    "can't load new %s, the old ones stay in use: %s", self._name, error
+                    "can't load new %s; the present ones stay in use: %s", self._name, error
                 )
             else:
                 _LOGGER.info("loaded new %s", self._name)

@@ -418,7 +418,8 @@ class LogCheck:
         return self._finding(
             position,
             first,
-            f"{reason}, although the checksum of the batch matches: it was built wrongly",
+            f"{reason}, although the checksum of the batch matches: the producer built"
+            " the batch wrongly",
             f"offsets {first} to {last} can't all be read; reads continue at offset {last + 1};"
             " the producer has to send these records again",
         )

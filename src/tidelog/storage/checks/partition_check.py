@@ -427,8 +427,8 @@ class PartitionCheck:
                 # The log does not show the right content of the snapshot, because batches of its
                 # producers may be damaged or deleted.
                 remedy = (
-                    "opening uses an older snapshot; producer states that only the damaged one"
-                    " had are lost"
+                    "opening uses an older snapshot; producer states that only the damaged"
+                    " snapshot has are lost"
                 )
                 problem = replace(problem, remedy=remedy, repairable=False)
             return [problem]
@@ -498,7 +498,9 @@ class PartitionCheck:
                 f"it has topic id {files.encode_topic_id(topic_id)}, the topic's is {expected_id}"
             )
             yield Finding(
-                path, damage, "this partition belongs to another topic: restore the right one"
+                path,
+                damage,
+                "this partition belongs to another topic: restore this topic's partition",
             )
 
     def _check_facts(self) -> Iterator[Finding]:

@@ -98,7 +98,8 @@ class Parting:
             consequence = f"{consequence}, and offsets {self.next_offset} to {last} are lost"
         if not self.is_searched:
             consequence += (
-                "; too many positions look like batches: these bytes may contain sound ones"
+                "; too many positions look like batches, so the moved bytes may contain sound"
+                " batches"
             )
         return (
             "--repair keeps the sound batches before and after the damage, and moves bytes"

@@ -275,7 +275,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
     yield Finding(path, damage, remedy, Severity.WARNING, at, row.offset)
 
 
-_HIDES = "readers of committed records would get aborted ones"
+_HIDES = "readers of committed records would get records of aborted transactions"
 
 
 def check_txn_index(

@@ -136,7 +136,7 @@ def check_staged(segment: StagedSegment, config: TopicConfig, now_ms: int) -> No
     if segment.size_bytes > config.segment_size_limit:
         raise RecordListTooLarge(
             f"{where}: a segment of {segment.size_bytes} bytes,"
-            f" segment.bytes is {config.segment_size_limit}"
+            f" but segment.bytes is {config.segment_size_limit}"
         )
     if segment.has_null_key and config.is_compacted:
         raise InvalidRecord(f"{where}: records without a key; a compacted topic requires keys")
@@ -399,7 +399,9 @@ class SegmentPass(ABC):
         """
         size = file.size()
         if size != self._size_bytes or not size:
-            raise CorruptData(f"{size} bytes, but its writer wrote {self._size_bytes}", path=path)
+            raise CorruptData(
+                f"the file has {size} bytes, but its writer wrote {self._size_bytes}", path=path
+            )
         position, chunk_bytes = 0, CHUNK_BYTES
         while position < size:
             chunk = bytearray(files.read_exactly(file, min(chunk_bytes, size - position), position))
@@ -483,8 +485,8 @@ class AppendedPass(SegmentPass):
         staged_offset = self.next_offset - self._base_offset
         if batch.base_offset != staged_offset or batch.is_control or batch.has_producer_id:
             raise CorruptBatch(
-                f"a batch at offset {batch.base_offset}, expected offset {staged_offset}, no"
-                " control batch and no producer id",
+                f"a batch at offset {batch.base_offset}; it must have offset {staged_offset},"
+                " must not be a control batch, and must have no producer id",
                 at=batch.at,
                 offset=batch.base_offset,
             )

@@ -469,7 +469,7 @@ class TopicAdmin:
             self._context.checkpoints.forget(topics)
             self._fs.sync_dir(self._path)
         except OSError as error:
-            failure = as_storage_failure(error, self._path, "set deleted topics aside")
+            failure = as_storage_failure(error, self._path, "rename directories of deleted topics")
             self._context.report(f"{failure}; the names of deleted topics stay in use")
             return renamed
         with self._changing:

@@ -195,7 +195,7 @@ def _left_part(segments: Sequence[SegmentStory], *, is_compacted: bool) -> str |
         sum(segment.markers for segment in cleaned),
         sum(segment.offsets for segment in cleaned),
     )
-    more = f", and an unknown number of {unknown:,} more" if unknown else ""
+    more = f", and an unknown number of records of {unknown:,} more offsets" if unknown else ""
     rule = ", which keeps the last record of each key," if is_compacted else ""
     return f"{remover}{rule} left {left}{more}"
 

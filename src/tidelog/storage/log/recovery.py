@@ -322,7 +322,7 @@ def _damage(
     if sound is None:
         return None
     reason = sound_part.problem or f"the next segment begins at offset {later[0]}"
-    reason = f"{reason}; the later segment of offset {sound} begins with a sound batch"
+    reason = f"{reason}; the later segment with base offset {sound} begins with a sound batch"
     return damaged(path, sound_part.size_bytes, sound_part.end_offset, reason)
 
 

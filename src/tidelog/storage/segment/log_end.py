@@ -421,7 +421,7 @@ def _jump_damage(path: str, jump: Jump, recorded: RecordedEnd) -> Damage | None:
     if recorded.is_end:
         reason = f"{reason}; the log ended at {point} when it was closed"
     else:
-        reason = f"{reason}; appends leave no gap, and there is no explanation for this gap"
+        reason = f"{reason}; appends leave no gap, and no compaction or copy explains this gap"
     end = max(point, _end_with(jump.batch, jump.next_offset, recorded))
     error = damaged(path, jump.position, jump.next_offset, reason)
     return Damage(error, jump.position, end)

@@ -152,11 +152,14 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
     """
     identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
-        return f"it belongs to topic id {identity.topic_id}, not {segment.context.topic_id}"
+        return f"the map belongs to topic id {identity.topic_id}, not {segment.context.topic_id}"
     if identity.base_offset != segment.base_offset:
-        return f"it belongs to base offset {identity.base_offset}, not {segment.base_offset}"
+        return f"the map belongs to base offset {identity.base_offset}, not {segment.base_offset}"
     if identity.log_size != segment.size_bytes:
-        return f"it was built for {identity.log_size} bytes, the log has {segment.size_bytes}"
+        return (
+            f"the map was built for a log of {identity.log_size} bytes, but the log has"
+            f" {segment.size_bytes} bytes"
+        )
     if identity.last_position < 0:
         return None
     positions = (0, identity.last_position)

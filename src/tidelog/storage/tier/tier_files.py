@@ -254,7 +254,7 @@ class TierFiles(LayeredFiles):
                 raise MissingFile(path, "read", reason) from error
             if len(data) != size:
                 end, size_bytes = position + len(data), parts.sum.size_bytes
-                reason = f"the object ends after {end} of {size_bytes} bytes"
+                reason = f"the object has only {end} bytes, expected {size_bytes}"
                 raise CorruptFile(f"{reason}; run `tidelog tier --verify`", path=path)
             return data
 

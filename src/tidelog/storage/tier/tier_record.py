@@ -355,8 +355,8 @@ class TierView:
         topic_id = context.topic_id
         if topic_id.int and record.manifest.topic_id != topic_id.hex:
             raise CorruptFile(
-                f"it belongs to topic id {record.manifest.topic_id}, not to {topic_id.hex};"
-                " remove it if it was copied from another topic's directory",
+                f"the file belongs to topic id {record.manifest.topic_id}, not to {topic_id.hex};"
+                " remove the file if it was copied from another topic's directory",
                 path=record_path(context.directory),
             )
         return cls(record, context, access)

@@ -123,8 +123,8 @@ class PartitionTier:
             if self.store.put_if(key, encode_manifest(written), etag=etag) is not None:
                 return written
         raise TierConflict(
-            f"{self.store.url}/{self.folder}: another process keeps changing the manifest;"
-            " a second copy of this directory may be running"
+            f"{self.store.url}/{self.folder}: another process changed the manifest at each"
+            " attempt; a broker may be running on a copy of this directory"
         )
 
     def sum(self, key: str, size_limit: int) -> FileSum:
