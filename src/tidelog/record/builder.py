@@ -95,9 +95,7 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         raise InvalidRequest("no records; build_empty_batch makes a batch without records")
     stamped = timestamp_type is TimestampType.LOG_APPEND_TIME
     if stamped != (append_time_ms is not None):
-        raise InvalidRequest(
-            "append_time_ms is required with LogAppendTime, and not allowed with CreateTime"
-        )
+        raise InvalidRequest("append_time_ms and LogAppendTime require each other")
     deltas = _check_deltas(records, offset_deltas)
     last_delta = deltas[-1] if last_offset_delta is None else last_offset_delta
     if not deltas[-1] <= last_delta <= min(INT32_MAX, INT64_MAX - base_offset):
