@@ -230,7 +230,7 @@ class TestDataMessages:
 
     def test_a_later_version_of_a_record_is_refused(self) -> None:
         data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
-        with pytest.raises(UnsupportedVersion, match="v5 is unknown; known versions are 0 to 4"):
+        with pytest.raises(UnsupportedVersion, match="v5: versions 0 to 4 are known"):
             OFFSET_COMMIT_VALUE.read(b"\0\x05" + data[2:])
         with pytest.raises(CorruptMessage, match="1 byte after the message"):
             OFFSET_COMMIT_VALUE.read(data + b"\0")

@@ -64,4 +64,4 @@ def test_rows_removed_meanwhile_by_a_compaction_are_reported_after_the_others() 
         next(rows)
     (lost,) = raised.value.lost
     assert (lost.topic, lost.partition, lost.start, lost.end) == ("t", 0, 3, 8)
-    assert "2 records" in lost.reason
+    assert "2 of these records" in lost.reason
