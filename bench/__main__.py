@@ -90,7 +90,8 @@ def run(name: str, *, quick: bool, only: Sequence[str], out: Path, console: Cons
     cases = load(name)(quick, only=only) if only else load(name)(quick)
     for result in Harness(quick=quick).run(cases):
         results.append(result)
-        console.print(f"  {result.case.case}: {report.human(result.ours.value)} {result.case.unit}")
+        unit = result.case.unit
+        console.print(f"  {result.case.case}: {report.human(result.ours.value, unit)} {unit}")
     report.print_table(console, name, results)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(report.as_json(name, results, quick=quick))

@@ -65,7 +65,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Return the name for tables."""
+        """Return the load's name in tables of results, e.g. 1 KB lz4, 16 partitions."""
         size = "1 KB" if self.record_bytes == 1024 else f"{self.record_bytes} B"
         codec = "uncompressed" if self.codec is Codec.NONE else self.codec.name.lower()
         end = "s" if self.partitions > 1 else ""

@@ -83,7 +83,7 @@ def read_clocks() -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Result of one side of a case: medians over the rounds. Seconds are per call."""
+    """Medians over the rounds, of tidelog or of its rival in a case. Seconds are per call."""
 
     value: float
     value_min: float
@@ -180,7 +180,7 @@ class Harness:
 
 
 class _Runner:
-    """Calls and measures one side.
+    """Calls and measures tidelog or its rival in a case.
 
     The first call is not counted, because it compiles code and fills caches. From the second call,
     the runner computes how many calls fit into a round, and measures the memory of a call.

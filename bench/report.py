@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from bench.harness import Result, Side
 
 
 class SideJson(TypedDict):
-    """Figures of one side in addition to the median."""
+    """Figures of tidelog or of its rival in a case; `CaseJson` has the medians."""
 
     min: float
     max: float
@@ -51,12 +52,18 @@ class RunJson(TypedDict):
 
 
 _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_HAS_PREFIX = re.compile(r"\b([kKMG]i?B|[mun]s)\b")
 
 
-def human(value: float | None) -> str:
-    """Format a number with three digits and a unit prefix, e.g. `46.1 M`; a dash for None."""
+def human(value: float | None, unit: str) -> str:
+    """Format a number with three digits and a prefix for the unit, e.g. `46.1 M`; a dash for None.
+
+    If the unit already has a prefix (MB, us), the number gets none: `1,220`.
+    """
     if value is None:
         return "-"
+    if _HAS_PREFIX.search(unit) and abs(value) >= 1e3:
+        return f"{float(f'{value:.3g}'):,.0f}"
     for step, letter in _STEPS:
         if abs(value) >= step:
             return f"{value / step:.3g} {letter}"
@@ -140,10 +147,11 @@ def markdown(runs: Sequence[RunJson]) -> str:
 
 def _markdown_cells(run: RunJson, case: CaseJson) -> list[str]:
     unit, met = case["unit"], {None: "", True: " met", False: " missed"}[case["met"]]
-    rival = f"{case['rival_name']}: {human(case['rival'])} {unit}" if case["rival_name"] else ""
+    name = case["rival_name"]
+    rival = f"{name}: {human(case['rival'], unit)} {unit}" if name else ""
     ratio = "" if case["ratio"] is None else f"{case['ratio']:.2f}x"
     goal = f"{case['goal'] or ''}{met}"
-    return [run["name"], case["case"], f"{human(case['ours'])} {unit}", rival, ratio, goal]
+    return [run["name"], case["case"], f"{human(case['ours'], unit)} {unit}", rival, ratio, goal]
 
 
 def print_table(console: Console, name: str, results: Sequence[Result]) -> None:
@@ -170,8 +178,8 @@ def _row(result: Result) -> list[str]:
     return [
         case.case,
         case.unit,
-        human(ours.value),
-        human(rival.value if rival else None),
+        human(ours.value, case.unit),
+        human(rival.value if rival else None, case.unit),
         "-" if result.ratio is None else f"{result.ratio:.2f}x",
         case.rival_name,
         f"{case.goal} {verdict}".strip(),

@@ -21,8 +21,8 @@ _WORDS_MIN: Final = 5
 # judged.
 _END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*])")
 # Marks at the beginning of a line that don't belong to the sentence: marks of comments, lists and
-# tables.
-_MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>]|\d+\.(?!\d)|\||f?r?"+)?[ \t]*')
+# tables. A list's mark must be followed by a space: `-1` is a number, and `**` begins bold text.
+_MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>](?=\s)|\d+\.(?!\d)|\||f?r?"+)?[ \t]*')
 # Beginning of a list item, of a table's row, or of an argument's or attribute's description in a
 # docstring. Each is a paragraph.
 _ITEM: Final = re.compile(r"[ \t]*(?:(?:[-*>|]|\d+\.) |[*]{0,2}[A-Za-z_]\w*(?:, \w+)*: [A-Z`])")

@@ -20,7 +20,10 @@ def options(text: str) -> set[str]:
 
 
 def used() -> dict[tuple[str, ...], set[str]]:
-    """Return the words of all commands in scenes, keyed by a command's first 0, 1 and 2 words."""
+    """Return the words of the commands in scenes, grouped by how the commands begin.
+
+    The key is a tuple of a command's first two words or of its first word, or empty (all commands).
+    """
     found: dict[tuple[str, ...], set[str]] = {(): set()}
     for path in SCENES.glob("*.txt"):
         for scene in scenes(path.stem):

@@ -24,7 +24,7 @@ from tests.faults.nodes import Image
 
 
 class Keep(Enum):
-    """Which unsynced changes remain after a crash in which nothing is random."""
+    """Fate of all unsynced changes in a crash, if their fate is not drawn at random."""
 
     EVERYTHING = "everything kept, as when only the process is killed"
     SYNCED = "everything unsynced lost"

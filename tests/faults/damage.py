@@ -61,8 +61,9 @@ class DamageFileSystem(Machine):
     ) -> Iterator[CrashState]:
         """Yield the disk after a crash for each seed, in the order in which the crashes happen.
 
-        A seed decides when the crash happens (unless `prefix` gives this call) and the fate of each
-        unsynced change. So the same journal and seed give the same disk.
+        The crash happens after the first `prefix` calls of the journal; if `prefix` is None, the
+        seed decides when. The seed also decides the fate of each unsynced change. So the same
+        journal and seed give the same disk.
         """
         timeline = Timeline(self._image, self.journal)
         for moment, seed in sorted((self._moment(seed, prefix), seed) for seed in seeds):

@@ -59,7 +59,7 @@ def by_confluent(bootstrap: str, user: str) -> Told:
     """Run librdkafka's admin client through confluent-kafka."""
     client = AdminClient(key_of(user).librdkafka(bootstrap))
     told: Told = {step: _code_of(call, client) for step, call in CONFLUENT.items()}
-    # If the user may not describe ACLs, this client shows no ACLs and no error.
+    # If the user must not describe ACLs, this client shows no ACLs and no error.
     anything = AclBindingFilter(*_ANY)  # type: ignore[arg-type]  # no names: all of them
     rules = client.describe_acls(anything).result(TIMEOUT_S)
     return told | {Step.RULES: "rules" if rules else "no rules"}

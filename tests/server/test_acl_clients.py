@@ -201,7 +201,7 @@ def test_acls_decide_who_writes_and_reads(
     key = Key(protocol=SASL, mechanism="PLAIN", user=user, password=PASSWORD)
     writes, reads = CLIENTS[client]
     may_read = topic in readable.split()
-    # This client retries forever and reports nothing if its user may not see a topic.
+    # This client retries forever and reports nothing if its user must not see a topic.
     wait_s = TIMEOUT_S if may_read else DENIED_S
     assert writes(place(broker), key, topic) == (topic in writable.split())
     assert reads(place(broker), key, topic, wait_s) == may_read

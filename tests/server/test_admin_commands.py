@@ -450,7 +450,7 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
             rewind = f"rewind --group {group} --topic flights:0 --to latest --execute"
             assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
             check(f"{readers} read these records")
-        # Group d has committed an offset only in partition 1, so it may not have read the records
+        # Group d has committed an offset only in partition 1. Possibly it has not read the records
         # of partition 0.
         rewind = "rewind --group d --topic flights:1 --to latest --execute"
         assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err

@@ -90,7 +90,7 @@ class Killing:
         work.wait_for(is_time)
         ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)
-        # `is_done` is called after the kill. If the work was already done, Spark may not notice
+        # `is_done` is called after the kill. If the work was already done, Spark might not notice
         # that executors are lost.
         self.killed = 0 if is_done() else killed
         self.look()

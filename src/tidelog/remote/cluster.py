@@ -565,7 +565,7 @@ class Cluster(Closing, Client):
     def _unknown_group(self, name: str) -> UnknownGroup:
         """Return the error for an unknown group, with the most similar existing name."""
         near: list[str] = []
-        with suppress(ClusterFailure):  # the client may not be authorized to list groups
+        with suppress(ClusterFailure):  # the client might lack the right to list groups
             near = difflib.get_close_matches(name, self.groups(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return UnknownGroup(f"{self.bootstrap} has no consumer group {name}{hint}")

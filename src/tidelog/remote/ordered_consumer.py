@@ -6,8 +6,8 @@ gap in the offsets must also be below the high watermark of its response. A list
 checked completely before it is returned.
 
 librdkafka requests the coordinator of `group.id` even if the caller assigns the partitions and
-commits nothing. If the user chose no group, `group.id` is a placeholder. The consumer ignores a
-refusal of the placeholder, because reading the topics needs no rights on a group.
+commits nothing. If the user chose no group, `group.id` is a placeholder. If the broker denies
+access to the placeholder, the consumer ignores this error, because reading topics needs no group.
 
 One kind of damage is not detected: a flipped bit in a base offset that moves a batch below the
 requested offset. librdkafka drops this batch, and the missing offsets look like a gap from
@@ -34,7 +34,7 @@ class OrderedConsumer(ck.Consumer):
         bootstrap: Bootstrap servers, for errors.
         config: Settings of librdkafka.
         has_group: Whether the user chose the group. If false, `group.id` is a placeholder, and a
-            refusal of this group is ignored.
+            broker's error that denies access to this group is ignored.
         more: Arguments of `confluent_kafka.Consumer`.
     """
 

@@ -60,7 +60,7 @@ _Result = TypeVar("_Result")
 _PAUSE_S: Final = 0.1
 
 # Maximum number of lookups of an unknown topic or partition before UnknownTopic is raised. Several
-# lookups are needed because a broker that has just started may not know its topics yet.
+# lookups are needed because a broker that has just started might not know its topics yet.
 _UNKNOWN_MAX: Final = 20
 
 # The last version of Fetch that names topics; later versions have topic ids instead (KIP-516). A

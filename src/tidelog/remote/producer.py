@@ -284,7 +284,7 @@ class _Lane:
                 )
                 return
             except KafkaException as error:
-                # librdkafka refreshes its metadata only every five minutes. So it may not know
+                # librdkafka refreshes its metadata only every five minutes. So it might not know
                 # partitions that were added, or the partitions of a recreated topic.
                 if is_refreshed or error.args[0].code() != _UNKNOWN_PARTITION:
                     raise

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from tidelog.scan import ScanPlan
 
 _LOG: Final = logging.getLogger("tidelog.spark")
-# Module that Spark runs in the process that pushes filters down. Only in this process does Spark
-# accept readers with `pushFilters`.
+# Module that Spark runs in the process that pushes filters down. Spark accepts readers with
+# `pushFilters` only in the process of this module.
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 

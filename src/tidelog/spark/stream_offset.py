@@ -1,9 +1,9 @@
 """Offset of a stream as Spark stores it, and the check that an offset still fits the log.
 
 Contains the JSON of offsets, and the check of positions against the log (`LossCheck`). This module
-does no I/O: its caller passes a snapshot of the log (`LogSnapshot`) to the check, and functions
-that look up leader epochs and log ends. The ranges of a micro-batch are computed in
-`micro_batches`.
+does no I/O: the caller of a check passes a snapshot of the log (`LogSnapshot`), and the creator of
+`LossCheck` passes functions that look up leader epochs and log ends. The ranges of a micro-batch
+are computed in `micro_batches`.
 
 Spark compares offsets as text. Equal offsets must have equal text, or Spark runs empty batches. So
 all names are sorted as text, and an unchanged position always has the same text.

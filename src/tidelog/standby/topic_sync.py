@@ -51,7 +51,7 @@ _INTERNAL: Final = "__"
 # this directory, and could delete records that the leader keeps forever.
 _DELETING: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
 
-# Prefix of tidelog's own settings, which a leader may not know.
+# Prefix of tidelog's own settings, which a leader possibly does not know.
 _OURS: Final = "tidelog."
 
 

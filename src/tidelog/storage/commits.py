@@ -470,7 +470,7 @@ class CommitRecords:
 
     Attributes:
         under_way: The partitions of each commit record that a thread of this process is carrying
-            out, by the record's path. The record of a commit in progress may not be published yet.
+            out, by the record's path. An entry is added before the commit record is published.
             Partitions in this dict must not be reopened. Several threads may change this dict.
     """
 

@@ -575,8 +575,9 @@ def _check_times(
 ) -> None:
     """Check the append times of the segments to rewrite, and of copies that the tier will lose.
 
-    The tier loses its copies from the first local segment that is rewritten on. A later segment
-    stays as it is, but only its copy may have sound append times.
+    The erasure deletes the tier's copies of the first local segment that it rewrites, and of all
+    later segments. Later segments without the key are not rewritten, but their append times might
+    be intact only in the tier's copy.
     """
     dropped_from = min((base for base in hits if base >= log.local_start_offset), default=INT64_MAX)
     tier_end = NO_OFFSET if log.tier is None else log.tier.record.manifest.end_offset

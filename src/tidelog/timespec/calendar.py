@@ -1,7 +1,7 @@
 """Hours, days, weeks and months in a time zone, as consecutive ranges of instants.
 
 A day is shorter or longer than 24 hours if the clock changes on it. If a clock change repeats an
-hour, both of these hours are separate ranges. Weeks begin on Monday, as in ISO 8601.
+hour, the two hours are separate ranges. Weeks begin on Monday, as in ISO 8601.
 """
 
 from collections.abc import Iterable, Sequence

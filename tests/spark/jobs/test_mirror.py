@@ -52,13 +52,14 @@ class TestDraftOfKip32:
     ) -> None:
         one = make(f"{tmp_path}/cluster1", "flights")
         two = make(f"{tmp_path}/cluster2", "flights")
-        # S: send time, R: receive time. 1. and 2. The producer's message (S = T0, R = -1) is
-        # appended at T1 (S = T0, R = T1).
+        # Steps 1 and 2: cluster 1 appends the producer's message. Its send time is T0. Its receive
+        # time was -1 and becomes T1, the time of this append.
         message = NewRecord(key=b"N14228", value=b"UA1545", timestamp=self.created)
         append(one, "flights", 0, [message], self.at_cluster1)
         assert [r.timestamp for r in held(one, "flights")[0]] == [self.created]
         assert append_times(one, "flights") == [self.at_cluster1]
-        # 3. and 4. The mirror copies the message; cluster 2 appends it at T2 (S = T0, R = T2).
+        # Steps 3 and 4: the mirror copies the message, and cluster 2 appends it at time T2. The
+        # send time stays T0, and the receive time becomes T2.
         clock = {"clock.ms": str(self.at_cluster2)}
         mirror(spark, one, ["flights"], two, checkpoint=f"{tmp_path}/check", sink_options=clock)
         assert plain(held(two, "flights")[0]) == plain(held(one, "flights")[0])

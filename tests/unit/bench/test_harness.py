@@ -175,7 +175,10 @@ def test_the_table_shows_the_written_results() -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert [human(n) for n in (None, 0.1234, 46_123_456, 2e9)] == ["-", "0.123", "46.1 M", "2 G"]
+    numbers = (None, 0.1234, 46_123_456, 2e9)
+    assert [human(n, "records/s") for n in numbers] == ["-", "0.123", "46.1 M", "2 G"]
+    units = ("MB", "MB per s", "ms (p99)", "GB/s", "us per transaction")
+    assert {human(1224, unit) for unit in units} == {"1,220"}
 
 
 def test_command_refuses_unknown_names_and_out_for_many(capsys: pytest.CaptureFixture[str]) -> None:

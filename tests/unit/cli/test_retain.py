@@ -67,7 +67,7 @@ def test_retain_prints_a_line_for_each_partition(topic: Cli) -> None:
 def test_a_plan_considers_the_former_rounding_of_append_times(cli: Cli, clock: str) -> None:
     """Stored append times were rounded down, so records may have arrived later.
 
-    The topic's granularity was changed later, so the plan must use the former granularity.
+    The topic's granularity was changed later, so the plan must use the granularity of the appends.
     """
     rounding = "tidelog.append.time.granularity.ms"
     settings = (f"{rounding}=60000", "segment.ms=1", f"tidelog.retention.clock={clock}")

@@ -228,7 +228,7 @@ async def when_checked(
 def test_records_validated_by_a_thread_are_written_to_no_other_topic(
     node: Node, version: int, code: int, end: int
 ) -> None:
-    """If the topic was recreated meanwhile, a request with the former topic's id fails."""
+    """If the topic was recreated meanwhile, a request with the deleted topic's id fails."""
 
     def make_anew() -> None:
         node.topics.delete("t")

@@ -1,4 +1,4 @@
-"""A worker acknowledges received data at once, as soon as it has unpickled a task.
+"""After a worker has unpickled a task, it acknowledges received data without delay.
 
 For the socket option TCP_QUICKACK, Linux returns the mode that was last requested; 0 stands for
 delayed acknowledgements.

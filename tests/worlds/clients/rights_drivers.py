@@ -121,7 +121,7 @@ class Confluent:
         try:
             waiting = set()
             for name in names:
-                # If the user may not describe a topic, a consumer retries forever and reports
+                # If the user must not describe a topic, a consumer retries forever and reports
                 # nothing.
                 error = consumer.list_topics(name, TIMEOUT_S).topics[name].error
                 told[Step.READ, name] = _is_allowed(error, DENIED[Step.SEE])
@@ -155,7 +155,7 @@ class Confluent:
 
     @staticmethod
     def _is_numbered(config: Config) -> bool:
-        """Whether a producer gets a producer id, even if its user may not write to the topic."""
+        """Whether a producer gets a producer id, even if its user must not write to the topic."""
         told: list[KafkaError | None] = []
         producer = Producer({**config, "enable.idempotence": True})
         producer.produce(OPEN, b"n", on_delivery=lambda error, _: told.append(error))
@@ -239,7 +239,7 @@ class KafkaPython:
         consumer = KafkaConsumer(**settings)
         try:
             for name in names:
-                # The consumer reports nothing about a topic that the user may not see.
+                # The consumer reports nothing about a topic that the user must not see.
                 read = partial(self._read_one, consumer, PyPlace(name, 0))
                 denial = py_errors.TopicAuthorizationFailedError
                 told[Step.READ, name] = told[Step.SEE, name] and self._heard(read, denial)

@@ -47,7 +47,7 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Timeout in ms; so long that no transaction times out because the machine is busy.
+# Timeout in ms, long enough that transactions don't time out on a busy machine.
 TIMEOUT_MS = 600_000
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 # Error codes after which the request is repeated: the coordinator is not found or not loaded yet,

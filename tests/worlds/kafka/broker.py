@@ -369,7 +369,7 @@ class Broker:
         return self.log_dir / f"{topic}-{partition}"
 
     def topic_id(self, topic: str) -> str:
-        """Return the topic's id from the broker, because partition.metadata may not exist yet."""
+        """Return the topic's id from the broker, because partition.metadata might not exist yet."""
         admin = AdminClient(self.client_config())
         found = admin.describe_topics(TopicCollection([topic]))
         return str(found[topic].result(timeout=REQUEST_TIMEOUT_S).topic_id)

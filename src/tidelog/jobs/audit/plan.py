@@ -185,7 +185,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """Input of a task that reads a part of one side.
+    """Input of a task that reads a part of A or B.
 
     `run` is the run that the task computes. `split` is the split to read, as JSON; None for
     brokers.
@@ -201,7 +201,7 @@ class ReadPart:
 
 @dataclass(slots=True, kw_only=True)
 class SidePlan:
-    """Plan of the reads on one side.
+    """Plan of the reads of A or of B.
 
     Attributes:
         cuts: Compared offsets [start, end) of each partition.
@@ -255,7 +255,7 @@ def topics_of(side: Side) -> list[str]:
 def plan_side(
     side: Side, topics: Iterable[str], scope: ReadScope, earlier_runs: Iterable[Run]
 ) -> SidePlan:
-    """Plan the reads on one side.
+    """Plan the reads of A or of B.
 
     Args:
         side: The side.

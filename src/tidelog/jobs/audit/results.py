@@ -36,7 +36,7 @@ CUTS_SCHEMA: Final = "side string, topic string, partition int, start bigint, en
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Last:
-    """Last record of a key on one side.
+    """Last record of a key on A or on B.
 
     Attributes:
         partition: Partition of the record.

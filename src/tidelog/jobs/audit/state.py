@@ -1,6 +1,6 @@
 """State of an audit: runs of records that were already reduced to files of rows.
 
-A run is a range of offsets in one partition of one side, reduced to rows by key. A later audit can
+A run is a range of offsets in one partition of A or B, reduced to rows by key. A later audit can
 use a run instead of reading the records, as long as the log still has the bytes that the run was
 computed from. Marks in the state identify these bytes. At the end of an audit, `audit.json` in the
 state's folder is replaced atomically. Then all files of rows that the new `audit.json` does not

@@ -1,6 +1,6 @@
 """Tasks of an audit: reduce records to rows by key, compare rows, and read keys of differences.
 
-1. `ReducePart` reads a part of one side and reduces it to rows by key. The task writes the rows to
+1. `ReducePart` reads a part of A or B and reduces it to rows by key. The task writes the rows to
    files in the audit's folder, and returns only the run (range of offsets, file names and counts)
    to the driver.
 2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A chunk
@@ -63,7 +63,7 @@ def seeds_of(seed: bytes) -> "Longs":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducePart:
-    """Task that reads a part of one side and reduces it to rows; implements `Work`.
+    """Task that reads a part of A or B and reduces it to rows; implements `Work`.
 
     Attributes:
         places: Places of both sides, by letter.

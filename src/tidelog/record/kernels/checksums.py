@@ -359,7 +359,10 @@ def fetch_body(data: Bytes, start: int, end: int) -> None:
 
 @inlined
 def _add_three(crc: int, data: Bytes, start: int, size: int, table: Longs, at: int) -> int:
-    """Return the register after three runs of `size` bytes; the table at `at` is for this size."""
+    """Return the CRC register after 3 * `size` bytes.
+
+    `_shift` with `table` and `at` must shift the register by `size` bytes.
+    """
     second = third = 0
     ahead = start + 3 * size + _AHEAD
     for line in range(start, start + size, _LINE):

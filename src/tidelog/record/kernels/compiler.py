@@ -9,9 +9,9 @@ Compiled code is cached beside the source if the source's folder is writable, el
 cache folder if this folder is writable. If neither folder is writable, the code is not cached, and
 a Spark worker chooses a folder (`tidelog.spark.workers`). If `NUMBA_CACHE_DIR` is set, code is
 cached in that folder. If `NUMBA_CACHE_DIR` is a folder that all nodes share, Spark workers load the
-code (0.1 s) instead of compiling it (several seconds). Cache entries are keyed by CPU, so machines
-with different CPUs can share a folder. The folder contains executable code, so only its owner may
-have write access.
+code (0.1 s) instead of compiling it (several seconds). Each cache entry is for one type of CPU, so
+machines with different CPUs can share a folder. The folder contains executable code, so only its
+owner may have write access.
 """
 
 import hashlib

@@ -376,8 +376,8 @@ def map_batches(
     Shape:
         data: uint8[>= every BODY_END of the table].
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
-        numbers: int64[batches], the index in `marks.own` of the bit of each batch's first record;
-            -1 for a batch to skip.
+        numbers: int64[batches]. For each batch, the number of its first record, which is this
+            record's bit in `marks.own`; -1 for a batch to skip.
 
     Returns:
         A status: DONE; FULL if the record at `STOP_OFFSET` and all later records are not in the

@@ -93,7 +93,7 @@ def describe_quorum(
 ) -> DescribeQuorumResponse:
     """Describe the metadata partition, whose leader and only voter is this broker.
 
-    If a request does not name exactly this partition, each partition that it names gets an error.
+    A request must name only this partition. Otherwise all partitions that it names get an error.
     """
     if not _is_metadata(request.topics):
         return DescribeQuorumResponse(

@@ -192,8 +192,8 @@ def _usable_topics(
 ) -> list[TopicRows] | None:
     """Return the topics of a request, with their names.
 
-    Return None if a topic id is unknown, a topic is named twice, or the client may not perform
-    `operation` on one of the topics.
+    Return None if a topic id is unknown, a topic is named twice, or the client is not
+    authorized to perform `operation` on one of the topics.
     """
     node, named = context.node, []
     if len(topics) > 1 and len({key for key, _ in topics}) < len(topics):

@@ -144,7 +144,7 @@ def _key(topic: str | UUID, partition: int) -> PartitionKey:
 def denied_topics(
     context: RequestContext, partitions: Iterable[CachedPartition], *, is_follower: bool
 ) -> frozenset[str | UUID]:
-    """Return the topics that the client may not read, by name or id as in the request.
+    """Return the topics that the client is not authorized to read, by name or id as requested.
 
     A Fetch also reads partitions that its session remembers and the request does not name. So the
     rights to all partitions are checked for each Fetch. A follower may read either all topics or no

@@ -221,8 +221,8 @@ class Access:
     def cluster_bits(self, possible: int) -> int:
         """Return which of the `possible` operations the client may perform on the cluster.
 
-        The argument and the result are bit sets as in `bits`. The result is 0 if the client may not
-        describe the cluster.
+        The argument and the result are bit sets as in `bits`. The result is 0 if the client is not
+        authorized to describe the cluster.
         """
         if not self.may_cluster(Operation.DESCRIBE):
             return 0

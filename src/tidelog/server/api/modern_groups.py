@@ -387,7 +387,8 @@ class DescribeGuard(Generic[Group]):
     def guard(self, request: DescribeRequest) -> Guarded[DescribeRequest]:
         """Guard a request. Denied groups are at the end of the response.
 
-        A group with a topic that the client may not describe is replaced by its id and an error.
+        If the client is not authorized to describe a topic of a group, the group is replaced by its
+        id and an error.
         """
         allowed, denied = self.access.split_groups(request.group_ids, Operation.DESCRIBE)
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED

@@ -11,11 +11,11 @@
 3. Append: append the rows in slices, so that other requests can proceed. Plain rows are appended in
    groups: each step is made for the whole group (decision 0022).
 4. Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). A
-   request with acks=0 gets no response, and a refusal of such a request closes the connection.
+   request with acks=0 gets no response. If such a request is refused, the connection is closed.
 
 The checks are made in Kafka's order: first the checks of the whole request; then, for each
 partition, its existence, the framing of its records, its transaction and acks; then the checks of
-the log. A refusal of one partition does not affect the others.
+the log. An error of one partition does not affect the others.
 
 Before a partition's first batch of a transaction is appended, the coordinator must confirm that the
 partition is in the transaction. From version 12 of Produce on, the coordinator adds the partition
@@ -677,7 +677,7 @@ def is_one_batch(records: Buffer) -> bool:
 
 
 def _refusal_to(context: RequestContext, topic: str) -> int:
-    """Return INVALID_TOPIC_EXCEPTION if the client may not write to an internal topic, else 0."""
+    """Return INVALID_TOPIC_EXCEPTION if the topic is internal, else 0; admin clients get 0."""
     if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return 0

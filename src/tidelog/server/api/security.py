@@ -1,9 +1,9 @@
 """ACLs, SCRAM users, and SASL requests on a listener without authentication.
 
 A broker without an authorizer answers ACL requests with SECURITY_DISABLED (54), as Kafka does. A
-request about SCRAM users may name each user once. The refusal of a change for one user doesn't
-affect other users. On listeners with SASL the connection's `SaslSession` answers SaslHandshake and
-SaslAuthenticate.
+request about SCRAM users may name each user once. If the change of one user is refused, the changes
+of other users are still made. On listeners with SASL the connection's `SaslSession` answers
+SaslHandshake and SaslAuthenticate.
 
 Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-140, KIP-290, KIP-554; Kafka
 4.3's AclApis, AclControlManager, ScramControlManager, ScramImage and KafkaApis.

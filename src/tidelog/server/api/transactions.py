@@ -607,7 +607,7 @@ def guard_describe_transactions(
 ) -> Guarded[DescribeTransactionsRequest]:
     """Require DESCRIBE on each transactional id.
 
-    Topics that the client may not describe are left out.
+    Topics that the client is not authorized to describe are left out.
     """
     names = dict.fromkeys(request.transactional_ids)
     denied = [name for name in names if not access.may_transact(Operation.DESCRIBE, name)]
@@ -668,7 +668,7 @@ class _Transaction:
 
 
 class SplitAdd:
-    """Collects the checks of the parts of one request.
+    """Collects the checks of a long request, which is checked in parts.
 
     Then, for each transaction, it adds all of the transaction's partitions or none.
     """
@@ -708,7 +708,7 @@ class SplitAdd:
         checked.clear()
 
     async def finish(self, slices: Slices) -> None:
-        """Add the partitions, and put the error codes into the responses of the parts."""
+        """Add each transaction's partitions, and set the error codes in the response."""
         for each in self._transactions:
             code = 0
             if each.is_refused:

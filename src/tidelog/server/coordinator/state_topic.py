@@ -180,7 +180,7 @@ _TAKING: Final = frozenset({PartitionState.ACTIVE, PartitionState.LOADING})
 
 
 class _LogWatch:
-    """Watches whether a partition still has the loaded log, and completes the replies to writes."""
+    """Watches a partition for failure, deletion or a new log, and completes replies to writes."""
 
     def __init__(
         self, partition: Partition, on_lost: Callable[[], None], on_back: Callable[[], None]

@@ -497,7 +497,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         return _epoch_error(member)
 
     def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return the error code if a member may not fetch offsets, `NONE` if it may.
+        """Return the error code if a member must not fetch offsets, else `NONE`.
 
         A request without a member is always allowed.
         """

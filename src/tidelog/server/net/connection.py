@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _wait_no_more(self) -> None:
-        """Close if only the client needs the pending response, which it may not read any more."""
+        """Close if only the client needs the response, because it possibly no longer reads."""
         self._deadline = None
         if self._pending.waits_for_client:
             self.close()
@@ -274,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Remember that the connection has closed; drop a response that only the client needs."""
         # A clean close also shows that the client sends no more. This must be recorded here,
-        # because with TLS `eof_received` may not have been called.
+        # because with TLS `eof_received` possibly was not called.
         self._is_over = self._is_over or exc is not None
         self._has_ended = True
         self._release()

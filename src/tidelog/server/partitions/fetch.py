@@ -421,7 +421,7 @@ class PartitionRead:
         """Add the records within the limits to the result.
 
         Raises:
-            ColdRead: The records aren't in memory, and the read may not block.
+            ColdRead: The records aren't in memory, and the read must not block.
             CorruptData: A frame or an index is damaged.
             UnsupportedCompression: An old client can't read a batch's codec.
             OSError, StorageFailure: A read failed.

@@ -342,8 +342,8 @@ def epoch_problem(log: Log, epoch: int) -> int:
 def epochs_of(log: Log) -> LeaderEpochs:
     """Return all epochs of a log, including the current epoch.
 
-    A log stores an epoch only with the epoch's first record, so the current epoch may not be stored
-    yet. In Kafka, an epoch is stored when it begins.
+    A log stores an epoch only with the epoch's first record, so the current epoch is possibly not
+    stored yet. In Kafka, an epoch is stored when it begins.
     """
     noted = log.leader_epochs
     if noted.latest_epoch >= log.leader_epoch:

@@ -164,7 +164,7 @@ class SegmentBytes:
         """Return bytes [start, end) of a segment's log file, fewer only at the file's end.
 
         Raises:
-            ColdRead: The bytes are not in memory, and the source may not block.
+            ColdRead: The bytes are not in memory, and the source must not block.
             OSError: The read failed.
         """
         size_bytes = segment.size_bytes
@@ -384,7 +384,7 @@ def find_range(
         ends: Ends of earlier reads. The function adds the end of this read.
 
     Raises:
-        ColdRead: The search would have to wait for a disk, and the source may not block.
+        ColdRead: The search would have to wait for a disk, and the source must not block.
         CorruptBatch: A frame or an offset is impossible, or records were lost in the gap before the
             next segment. The error has the position. If a batch before the damage matches, it is
             returned instead.
@@ -659,7 +659,7 @@ def frames(
         window: Bytes from `position` on, if they were read already.
 
     Raises:
-        ColdRead: A read would have to wait for a disk, and the source may not block.
+        ColdRead: A read would have to wait for a disk, and the source must not block.
         OSError: A read failed.
         CorruptBatch: A frame is impossible. The error has the position.
     """

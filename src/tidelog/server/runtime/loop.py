@@ -192,7 +192,7 @@ Key = TypeVar("Key")
 class LoopTurn(Generic[Key]):
     """Keys seen in the current iteration of the event loop. Used only in the event loop's thread.
 
-    Without a running loop each call is an iteration of its own.
+    If no event loop is running, each call of `is_first` counts as a separate iteration.
     """
 
     def __init__(self, at_end: Callable[[], None] = lambda: None) -> None:

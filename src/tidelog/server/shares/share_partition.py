@@ -35,7 +35,8 @@ from tidelog.server.shares.record_runs import (
 
 # Maximum number of offsets per acquisition, even if a batch of the log is larger. Each offset may
 # be acknowledged separately, and all these acknowledgements must fit into one record of
-# `__share_group_state`. `group.share.partition.max.record.locks` has the same maximum.
+# `__share_group_state`. This number is also the maximum of the setting
+# `group.share.partition.max.record.locks`.
 ACQUIRED_MAX: Final = 10_000
 
 

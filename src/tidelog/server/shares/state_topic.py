@@ -74,7 +74,7 @@ class ShareKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Kafka's name of the share partition, whose hash selects the partition of the topic."""
+        """Kafka's name of the share partition; its hash selects a partition of the state topic."""
         return f"{self.group_id}:{encode_topic_id(self.topic_id)}:{self.partition}"
 
 

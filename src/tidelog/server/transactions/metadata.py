@@ -477,7 +477,7 @@ def plan_end(
 def _refusal_to_end(
     metadata: TransactionMetadata, producer: ProducerRef, *, is_repeated: bool
 ) -> ErrorCode:
-    """Return the error code for a producer that may not end the transaction, otherwise NONE."""
+    """Return the error code for a producer that must not end the transaction, otherwise NONE."""
     if is_repeated:
         # If the state is Empty or Ongoing, the id was initialized again or a transaction was begun
         # after the last EndTxn. So this request is not a retry of the last EndTxn.

@@ -168,9 +168,8 @@ class SegmentCheck:
                     "missing, so damage of bytes that the batches' checksums don't cover can't be"
                     " detected"
                 )
-                # If the directory was not closed cleanly, a missing zone map is expected. An active
-                # writer may not have written the map yet, or a hard stop may have prevented the
-                # write.
+                # If the directory was not closed cleanly, a missing zone map is expected. Possibly
+                # an active writer has not written the map yet, or a hard stop prevented the write.
                 severity = Severity.WARNING if self.partition.was_clean else Severity.NOTE
                 yield derived(path, damage, severity=severity)
             return
@@ -330,9 +329,9 @@ class PartitionCheck:
     # -- before and after the segments -------------------------------------------------------
 
     def _begin(self, bases: list[int]) -> None:
-        """Load the producers at the log's start, and the base offset in the append-time checkpoint.
+        """Load the producers' states at the log's start, and read the append-time checkpoint.
 
-        The check of the log looks for the batch that begins at this base offset.
+        The checkpoint contains a base offset. The check of the log looks for the batch there.
         """
         self._first_offset = bases[0] if bases else 0
         if self._first_offset:

@@ -127,8 +127,8 @@ class OffsetCheckpoints:
 
         As in Kafka, a log start is stored only if it is after the base offset of the first segment.
         A stored start is kept as long as a deletion is pending, because files of deleted segments
-        may not be renamed yet. Without the stored start, opening the log after a kill would use
-        these files.
+        are possibly not renamed yet. Without the stored start, opening the log after a kill would
+        use these files.
         """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:

@@ -436,7 +436,7 @@ class SegmentPass(ABC):
 
     @abstractmethod
     def _check(self, batch: RecordBatch) -> None:
-        """Raise CorruptBatch or InvalidRequest if a batch may not be the next one in the file."""
+        """Raise CorruptBatch or InvalidRequest if a batch must not be the file's next batch."""
 
     @abstractmethod
     def _note_time(self, batch: RecordBatch, crc: int) -> None:

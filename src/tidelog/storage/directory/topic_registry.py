@@ -593,7 +593,7 @@ class TopicRegistry:
 
     @property
     def deleted(self) -> Set[str]:
-        """Names of deleted topics whose partition directories may not be renamed yet."""
+        """Names of deleted topics whose partition directories are possibly not renamed yet."""
         return self._deleted.keys()
 
     def hide(self, names: Iterable[str]) -> list[TopicInfo]:

@@ -95,10 +95,11 @@ class AppendTerms(NamedTuple):
     is_checked: bool = False
 
 
-# Terms for a client's batches. An append with these terms must not change the buffer.
+# For appends of a client's batches, which must not change the buffer.
 FOREIGN: Final = AppendTerms()
-# Terms for batches that tidelog has built, and for batches of its coordinators.
+# For appends of batches that tidelog has built.
 BUILT: Final = AppendTerms(AppendOrigin.SINK, owned=True, trusted=True)
+# For appends of batches that a coordinator has built.
 COORDINATED: Final = AppendTerms(AppendOrigin.COORDINATOR, owned=True, trusted=True)
 
 

@@ -399,7 +399,7 @@ class Flusher:
         Args:
             done: Called on the owner's thread after the sync. The callback's argument is the
                 failure if the partition is offline, else None. If there is a failure, the appended
-                records may not be durable.
+                records are possibly not durable.
 
         Returns:
             The log end at the time of the call. After a successful sync, everything below this

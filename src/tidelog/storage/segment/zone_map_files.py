@@ -504,7 +504,7 @@ class ZoneCache:
         self.directory = directory
 
     def path_of(self, segment: Segment) -> str:
-        """Return the path of a segment's map, which may not exist."""
+        """Return the path of a segment's map, which possibly does not exist."""
         partition = segment.context.topic_partition
         topic = f"{segment.context.topic_id.hex}-{crc32c(partition.topic.encode()):08x}"
         rows, crc = segment.append_times.digest

@@ -217,7 +217,7 @@ async def test_a_transaction_for_the_former_topic_may_end_after_one_for_the_new(
 def test_a_topic_may_be_deleted_while_the_transaction_coordinator_responds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    """The transaction's commit belongs to the former topic; the new topic's offset stays."""
+    """The transaction's commit belongs to the deleted topic; the new topic's offset stays."""
 
     @on_a_loop
     async def story(path: Path) -> None:

@@ -24,7 +24,7 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 
 TOPIC = "flights"
-# Partitions, named by their commit: a commit for the former topic, a commit without a topic id, a
+# Partitions, named by their commit: a commit for the deleted topic, a commit without a topic id, a
 # commit for the present topic, and no commit.
 FORMER, UNKNOWN, PRESENT, NOTHING = range(4)
 

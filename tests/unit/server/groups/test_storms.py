@@ -236,7 +236,7 @@ def test_classic_group_settles_after_storms(seed: int) -> None:
     assert storm.is_settled
     assert not group.pending
     assert not group.pending_sync
-    # Each session has a timer, and some cancelled timers may not be removed yet.
+    # Each session has a timer, and some cancelled timers are possibly not removed yet.
     assert world.timers.size <= 4 * (MEMBERS + 3) + 128
 
 
