@@ -114,7 +114,7 @@ class Confluent:
 
     @staticmethod
     def _read(config: Config, names: Sequence[str], told: Told) -> None:
-        # `close` waits until the session times out if the user may not look up the group's
+        # `close` waits until the session times out if the user must not look up the group's
         # coordinator, so the timeout is short.
         consumer = Consumer({**config, "group.id": "none", "session.timeout.ms": 1000})
         patience = Patience()
@@ -322,7 +322,7 @@ class AioKafka:
 
     @staticmethod
     async def _read(settings: Mapping[str, object], names: Sequence[str], told: Told) -> None:
-        # The consumer reports nothing about topics that the user may not see, so it reads only
+        # The consumer reports nothing about topics that the user must not see, so it reads only
         # topics that the user may see. If the user may see none of them, no consumer is created,
         # because a consumer that was never used can't be stopped.
         told.update({(Step.READ, name): False for name in names})
@@ -349,7 +349,7 @@ class AioKafka:
             await admin.close()
         for name in asked[Step.COMMIT]:
             if not told[Step.COMMITTED, name]:
-                # If the user may not read the group's commits, a consumer fails when it looks up
+                # If the user must not read the group's commits, a consumer fails when it looks up
                 # the group's coordinator.
                 told[Step.COMMIT, name] = False
                 continue

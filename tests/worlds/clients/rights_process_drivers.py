@@ -38,7 +38,7 @@ class Kcat:
         for name in asked[Step.COMMIT]:
             done = run("-G", name, "-o", "beginning", "-c", "1", OPEN)
             told[Step.COMMIT, name] = _is_well(done, GROUP_DENIED)
-            # If the user may not look up the coordinator, kcat's stderr contains the name of this
+            # If the user must not look up the coordinator, kcat's stderr contains the name of this
             # request.
             told[Step.COMMITTED, name] = "FindCoordinator" not in done.stderr
         for name in asked[Step.BEGIN]:

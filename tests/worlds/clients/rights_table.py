@@ -171,7 +171,7 @@ def _allows(acls: ModelAcls, user: str, step: Step, name: str) -> bool:
 
 
 def _rows(acls: ModelAcls, user: str) -> Iterator[Row]:
-    """Yield a user's rows. A user who may not read the topic `open` gets only rows about topics."""
+    """Yield a user's rows. A user without access to topic `open` gets only rows about topics."""
     reads_open = _allows(acls, user, Step.READ, OPEN)
     for step, (kind, _) in NEEDS.items():
         if kind is TOPIC or reads_open:

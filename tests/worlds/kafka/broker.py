@@ -348,7 +348,7 @@ class Broker:
         asker.close()
 
     def _await_leaders(self, admin: AdminClient, name: str, numbers: Iterable[int]) -> None:
-        """Wait until each partition responds, because a named leader may not be ready yet."""
+        """Wait until each partition responds, because a named leader might not be ready yet."""
         # The type checker takes this class for abstract, but its constructor returns an instance of
         # a subclass.
         earliest = OffsetSpec(EARLIEST_TIMESTAMP)  # type: ignore[abstract] # see above

@@ -187,7 +187,7 @@ class TwoTiers(RuleBasedStateMachine):
         if not self.rows:
             return
         known = [(row, reader.append_time_of(row.offset)) for row in self.rows]
-        # A crash may lose append times, and a reader may not have loaded the newest ones.
+        # A crash can lose append times, and a reader might not have loaded the newest ones.
         assert all(ms in (None, row.append_ms) for row, ms in known)
         sure = [(row.append_ms, row.offset) for row, ms in known if ms is not None]
         times = [(row.timestamp, row.offset) for row in self.rows]
