@@ -14,7 +14,7 @@ from tidelog.cli.doctor import Verdict
 from tidelog.cli.surroundings import ExitCode
 from tidelog.errors import CorruptMessage
 from tidelog.storage.tier.manifest import seal
-from tidelog.types import NewRecord
+from tidelog.types import NewRecord, TopicPartition
 
 SMALL = ("--config", "internal.segment.bytes=600", "--config", "retention.ms=-1")
 
@@ -136,6 +136,24 @@ def test_verify_finds_damaged_objects_and_collect_unreferenced_ones(tmp_path: Pa
     cli.ok("tier", "--collect")
     assert not orphan.exists()
     assert log.exists()
+
+
+def test_doctor_names_the_way_to_the_first_record_of_a_new_tier(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    url = (tmp_path / "store").as_uri()
+    with tidelog.open(str(cli.data), writable=True, env=cli.env) as log:
+        log.create_topic("t")
+        log.append("t", [NewRecord(value=b"v")])
+        log.log("t", 0).roll()
+        log.append("t", [NewRecord(value=b"v")])
+        log.delete_records({TopicPartition("t", 0): 1})
+        log.retain("t")
+        log.alter_config("t", {"remote.storage.enable": "true", "tidelog.tier.url": url})
+    (finding,) = cli.run("doctor", "-o", "json").objects
+    remedy = f"{finding['remedy']}"
+    assert remedy.endswith("if the tier has no records yet, `tidelog tier t` writes the file")
+    cli.ok("tier", "t")
+    cli.ok("doctor")
 
 
 def test_a_damaged_record_is_restored_and_a_deleted_topic_collected(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.worlds.directories.logs import (
     SMALL,
     TOPIC,
     WRITABLE,
+    batch,
     fill,
     names,
     new_log,
@@ -33,7 +34,8 @@ from tidelog.env import Env, File
 from tidelog.errors import CorruptData, CorruptIndex
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
-from tidelog.record.header import LEADER_EPOCH_AT
+from tidelog.record.header import LEADER_EPOCH_AT, LOG_OVERHEAD
+from tidelog.storage.checks import DirectoryCheck
 from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
 from tidelog.storage.directory.attach import attach
 from tidelog.storage.directory.log_dir import LogDir
@@ -484,6 +486,23 @@ class TestFactsOfAnOldMap:
         assert read(env, ZONES) == before
         (report,) = [each for each in directory.reports if "were changed after" in each]
         assert f"{FIRST}.log" in report
+
+    def test_removing_the_map_accepts_a_log_that_another_program_rewrote(self) -> None:
+        env = two_segments()
+        name = f"{FIRST}.log"
+        data = read(env, name)
+        size = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")
+        rewritten = batch([11, 20])  # of the same size as the first batch
+        write(env, name, bytes(rewritten) + data[size:])
+        check = DirectoryCheck(env.files, PATH)
+        (finding,) = (each for each in [*check.load(), *check.findings()] if each.position == 0)
+        assert finding.remedy.endswith("remove the segment's .zones file instead")
+        segment, opened = first_of(env)
+        assert not zone_map_files.write(segment)
+        env.files.remove(path_of(ZONES))
+        segment, opened = first_of(env)
+        assert zone_map_files.write(segment)
+        assert not opened.reports
 
     def test_a_restored_index_keeps_the_facts_of_the_map(self) -> None:
         env = two_segments()

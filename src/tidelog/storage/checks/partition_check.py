@@ -537,7 +537,11 @@ class PartitionCheck:
                 "there is no such file, although the topic has a tier: if the store has records"
                 f" before offset {self._first_offset}, they are not visible"
             )
-            yield warning(path, damage, f"{restore} makes them visible")
+            remedy = (
+                f"{restore} makes them visible; if the tier has no records yet, `tidelog tier"
+                f" {name.topic}` writes the file"
+            )
+            yield warning(path, damage, remedy)
 
 
 def _history_problems(data: bytes) -> list[str]:

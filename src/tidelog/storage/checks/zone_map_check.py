@@ -160,7 +160,8 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
         )
         position = zone.position
         remedy = "the records are intact (their checksums match); restore the file from a replica"
-        remedy += " or a backup to get the bytes back"
+        remedy += " or a backup to get the bytes back; if another program rewrote the log, remove"
+        remedy += f" the segment's {files.ZONES_SUFFIX} file instead"
     yield Finding(facts.path, damage, remedy, position=position, offset=zone.first_offset)
 
 
