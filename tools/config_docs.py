@@ -20,7 +20,7 @@ of Kafka 4.3: `tidelog create TOPIC --config retention.ms=-1` has the same meani
 tidelog also accepts the broker's name of a setting, converts it to the topic's name, and reports
 this. If a setting is given under several names, the topic's own name has precedence, then the name
 with the finer unit (ms before minutes before hours). A topic's setting overrides the broker's
-default. Values may have a unit, such as `retention.ms=7d` or `segment.bytes=1GiB`
+default. Values can have a unit, such as `retention.ms=7d` or `segment.bytes=1GiB`
 ([time.md](time.md#lengths-and-sizes-as-settings)).
 """
 

@@ -160,7 +160,7 @@ class Directory(FrontDoor):
         Args:
             name: A name that Kafka allows.
             partitions: Number of partitions, at least 1.
-            config: Settings under Kafka's names, see docs/config.md; values may have a unit
+            config: Settings under Kafka's names, see docs/config.md; values can have a unit
                 (`7d`, `1GiB`).
             topic_id: Id of the topic, for example the id that the topic has in another cluster;
                 random if None.
@@ -192,7 +192,7 @@ class Directory(FrontDoor):
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
         """Change a topic's settings.
 
-        None resets a setting. Values may have a unit (`7d`).
+        None resets a setting. Values can have a unit (`7d`).
 
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.

@@ -383,7 +383,7 @@ class FrontDoor(Closing):
 
         Returns:
             Exactly the records of the range in the log at the time of the call, by partition and
-            offset; create times may be in any order. If the range is by create time, a cluster
+            offset; create times can be in any order. If the range is by create time, a cluster
             sends all records from the first one at or after the range's start, because any later
             record may also be in the range (docs/connect.md).
 

@@ -221,7 +221,7 @@ class RecordCount(int):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One record header: a UTF-8 key that is never null, and a value that may be null."""
+    """One record header: a UTF-8 key that is never null, and a value that can be null."""
 
     key: str
     value: bytes | None

@@ -69,7 +69,7 @@ def latest_exact(parts: Sequence[Part], start: int) -> Answer:
 
 
 def latest_as_kafka(parts: Sequence[Part]) -> Answer:
-    """Return Kafka's result, which may be a record below the log start."""
+    """Return Kafka's result, which can be a record below the log start."""
     return latest_exact(parts, 0)
 
 

@@ -154,7 +154,7 @@ def test_log_append_time_topics_with_a_password_are_refused_with_the_reason(
 
 
 def test_another_number_of_partitions(pair: Pair) -> None:
-    """A record may be in any partition of B, so all partitions start at the earliest time."""
+    """A record can be in any partition of B, so all partitions start at the earliest time."""
     pair.create(on_a=2, on_b=3)
     pair.send(pair.a, list(range(60)))
     pair.send(pair.b, list(range(60)))

@@ -1,7 +1,7 @@
 """Seeded traffic: prepared batches, one per request, with the same bytes for both brokers.
 
 Times increase, decrease and repeat. Producers have sequence numbers or none, batches have every
-codec, and records may have headers or no value. Sometimes a broker must refuse a batch.
+codec, and records can have headers or no value. Sometimes a broker must refuse a batch.
 """
 
 import random

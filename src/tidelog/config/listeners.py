@@ -48,7 +48,7 @@ class Endpoint(NamedTuple):
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the IP address in a text; None for a host name, which may have any address."""
+    """Return the IP address in a text; None for a host name, which can have any address."""
     try:
         return ip_address(host)
     except ValueError:

@@ -311,7 +311,7 @@ def word(*words: str) -> ValueKind[str]:
 
 
 def word_list(*words: str) -> ValueKind[tuple[str, ...]]:
-    """Return the type of a comma separated list of these words; the list may be empty."""
+    """Return the type of a comma separated list of these words; the list can be empty."""
 
     def parse(text: str) -> tuple[str, ...]:
         items = tuple(dict.fromkeys(_split(text)))

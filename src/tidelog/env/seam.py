@@ -20,7 +20,7 @@ from tidelog.types import Buffer
 
 
 class Clock(Protocol):
-    """Wall time, which may be changed and may jump, and monotonic time, which never goes back."""
+    """Wall time, which can be changed and can jump, and monotonic time, which never goes back."""
 
     def now_ms(self) -> int:
         """Return wall time in ms since the epoch."""

@@ -48,7 +48,7 @@ _POPULATE_READ: Final = 22 if sys.platform == "linux" else None
 
 
 def map_descriptor(fd: int, size: int) -> memoryview:
-    """Return the first `size` bytes of a file as a read-only view; `fd` may be closed afterwards.
+    """Return the first `size` bytes of a file as a read-only view; `fd` can be closed afterwards.
 
     `mmap.mmap` would keep a descriptor for each map, and 10,000 segments would exceed the limit of
     open files. ctypes never frees the type of an array length. To create few types, the array under

@@ -297,7 +297,7 @@ def _counter_of_cluster(question: Question, spans: Spans) -> Between:
         number = sum(_inside(span, starts, ends) for span in spans)
         # If no span is cut at the end time, the number is an upper bound. If a span is cut, the
         # number may be too small: the span is cut at the first record at or after the end time, and
-        # later records may have an earlier time.
+        # later records can have an earlier time.
         is_bound = all(ends[span.partition] >= span.end for span in spans)
         return Count(number, is_exact=False, is_bound=is_bound)
 

@@ -514,7 +514,7 @@ def _compiled_writer(
         with code.block("try:"):
             code.struct(kind, "message")
             code.flush()
-            # A message may have no fields.
+            # A message can have no fields.
             code.line("yield" if sliced else "pass")
         problems = f"{code.name(struct_error)}, TypeError, AttributeError, ValueError"
         with code.block(f"except ({problems}) as problem:"):

@@ -5,7 +5,7 @@ the requests. `read_request` and `write_response` are the broker's side. This mo
 socket: the caller passes received bytes to `ClientConnection.feed`, and sends the returned pieces
 in order.
 
-The methods of a ClientConnection may be called in any order. After a CorruptMessage, the
+The methods of a ClientConnection can be called in any order. After a CorruptMessage, the
 ClientConnection can't be used any more.
 
 Source: Kafka's protocol guide, request and response headers; KIP-482.

@@ -75,7 +75,7 @@ class Kind(Generic[T_co]):
         form: Encoding of the type.
         zero: Default of a field without an explicit default. For a list or a struct, `zero` is the
             value's class, so that every message gets a new object.
-        null_since: First version in which the value may be null; None for never.
+        null_since: First version in which the value can be null; None for never.
         item: Type of an array's items.
         struct: Declaration of a struct.
     """
@@ -87,7 +87,7 @@ class Kind(Generic[T_co]):
     struct: "type[DataclassInstance] | None" = None
 
     def may_be_null(self, version: int) -> bool:
-        """Whether a value of this type may be null in this version."""
+        """Whether a value of this type can be null in this version."""
         return self.null_since is not None and version >= self.null_since
 
 
@@ -102,10 +102,10 @@ UUID16: Final[Kind[UUID]] = Kind(Form.UUID, NO_UUID)
 STRING: Final[Kind[str]] = Kind(Form.STRING, "")
 BYTES: Final[Kind[Buffer]] = Kind(Form.BYTES, b"")
 
-# Record batches: bytes that may be null in every version.
+# Record batches: bytes that can be null in every version.
 RECORDS: Final[Kind[Buffer | None]] = Kind(Form.BYTES, None, 0)
 
-# Record batches that may be null, and may be sent in several buffers.
+# Record batches that can be null, and can be sent in several buffers.
 RECORD_PIECES: Final[Kind[Pieces]] = Kind(Form.BYTES, None, 0)
 
 # Record batches that are never null, and may be sent in several buffers.
@@ -113,12 +113,12 @@ RECORD_PIECES_NEVER_NULL: Final[Kind[Pieces]] = Kind(Form.BYTES, b"")
 
 
 def nullable_string(since: int = 0) -> Kind[str | None]:
-    """Return the type of a string that may be null from version `since` on; the default is null."""
+    """Return the type of a string that can be null from version `since` on; the default is null."""
     return Kind(Form.STRING, None, since)
 
 
 def nullable_bytes() -> Kind[Buffer | None]:
-    """Return the type of bytes that may be null; the default is null."""
+    """Return the type of bytes that can be null; the default is null."""
     return Kind(Form.BYTES, None, 0)
 
 
@@ -128,7 +128,7 @@ def array(item: Kind[T]) -> Kind[list[T]]:
 
 
 def nullable_array(item: Kind[T], since: int = 0) -> Kind[list[T] | None]:
-    """Return the type of an array that may be null from version `since` on; the default is null."""
+    """Return the type of an array that can be null from version `since` on; the default is null."""
     return Kind(Form.ARRAY, None, since, item)
 
 
@@ -138,7 +138,7 @@ def struct(kind: type[Message]) -> Kind[Message]:
 
 
 def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
-    """Return the type of a nested struct that may be null.
+    """Return the type of a nested struct that can be null.
 
     A byte precedes the struct: 1, or -1 for a null struct, in which case nothing follows. In a
     tagged field a null struct is also written, but with the byte 0.

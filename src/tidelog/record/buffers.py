@@ -56,7 +56,7 @@ def is_free(buffer: bytearray) -> bool:
     return True
 
 
-# Number of decompressed bytes to process together; a single batch may have more bytes.
+# Number of decompressed bytes to process together; a single batch can have more bytes.
 OPENED_BYTES: Final = 4 << 20
 
 # Number of additional bytes of memory for the last body of a group. A body that might not fit into

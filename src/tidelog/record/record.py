@@ -63,12 +63,12 @@ class Record:
 
     @property
     def has_key(self) -> bool:
-        """Whether the record has a key, which may be empty."""
+        """Whether the record has a key, which can be empty."""
         return self.key is not None
 
     @property
     def has_value(self) -> bool:
-        """Whether the record has a value, which may be empty."""
+        """Whether the record has a value, which can be empty."""
         return self.value is not None
 
     @property

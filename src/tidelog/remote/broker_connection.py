@@ -69,7 +69,7 @@ Connect: TypeAlias = Callable[[str, int], Transport]
 
 
 def split_server(server: str) -> tuple[str, int]:
-    """Return host and port of `host:port`, where the host may be an IPv6 address in brackets.
+    """Return host and port of `host:port`, where the host can be an IPv6 address in brackets.
 
     Raises:
         ClusterFailure: The text doesn't have this form.

@@ -153,7 +153,7 @@ class RemoteDirectory(FrontDoor):
         Args:
             name: A name that Kafka allows.
             partitions: Number of partitions, at least 1.
-            config: Settings under Kafka's names; values may have a unit (`7d`, `1GiB`). The brokers
+            config: Settings under Kafka's names; values can have a unit (`7d`, `1GiB`). The brokers
                 refuse unknown settings.
             exist_ok: Whether to accept that the topic exists already. The existing topic stays
                 unchanged, even if its partitions or settings differ from the other arguments.

@@ -12,7 +12,7 @@
 - Append clock on tidelog's brokers: the brokers search append times themselves, and add append
   times to the response of a Fetch request if the client requests them. After a response without
   append times, no further requests for append times are sent to its broker.
-- Plans on the record clock: records of a time range may be anywhere after the first match. So a
+- Plans on the record clock: records of a time range can be anywhere after the first match. So a
   plan extends to the log end, and readers drop the records outside the time range.
 - Plans on the append clock: a plan ends before the first record that was appended at the range's
   end time or later.

@@ -343,7 +343,7 @@ class _Differing:
 
     Attributes:
         before: Offset of the key's record in the first table, -1 if the key was not in that table.
-        after: Offset of the second table's winner, which may be a tombstone.
+        after: Offset of the second table's winner, which can be a tombstone.
         is_deleted: Whether the second table's winner is a tombstone.
     """
 

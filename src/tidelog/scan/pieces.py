@@ -47,7 +47,7 @@ _THREADS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class UncutPiece:
-    """A piece that may be larger than a split may be, and its segment."""
+    """A piece that is possibly too large for one split, and its segment."""
 
     piece: Piece
     segment: Segment
@@ -154,7 +154,7 @@ class PieceFinder:
             lost = None if segment.is_tiered else lost_at_end(segment)
             if lost is None:
                 return
-            first = lost.start  # lost records may have any time; the reader reports them
+            first = lost.start  # lost records can have any time; the reader reports them
         yield from self._by_offsets(segment, max(start, first), end)
 
     def _by_append_time(

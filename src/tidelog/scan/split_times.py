@@ -6,7 +6,7 @@ records. The head ends where the largest create time so far in the split reaches
 time of the earlier splits. The create times of the first `HEAD_RECORDS` records are kept. Usually
 the head is within these records, so `SplitTimes.recount` needs no read. The function `recount`
 reads a longer head again. The function `correct` then replaces the counts of the head. Workers
-return histograms as encoded arrays, because a split may have a thousand buckets per hour.
+return histograms as encoded arrays, because a split can have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
 """

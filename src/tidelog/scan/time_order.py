@@ -1,6 +1,6 @@
 """Records of a topic's partitions in order of time, in bounded memory.
 
-Times may be in any order inside a partition, so the first records by time may be at any offsets. A
+Times can be in any order inside a partition, so the first records by time can be at any offsets. A
 page of the result is found in two steps. First, windows of offsets are read from one end of the
 partitions until the windows have as many records as the page needs. These records, in order of
 time, are a first version of the page, and the time of its last record is a bound. Second, the rest

@@ -1,6 +1,6 @@
 """Selects, by zone map, the byte ranges of a finished segment that a time range needs.
 
-A zone is selected by its smallest and its largest time, so create times may have any order. For
+A zone is selected by its smallest and its largest time, so create times can have any order. For
 zones that are not read, the zone map has the number of records without a time and, in a plan for
 counting, the number of records in the range.
 

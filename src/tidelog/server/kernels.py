@@ -250,7 +250,7 @@ def used_kernels() -> "list[Kernel[..., object]]":
 
 
 def are_loaded() -> bool:
-    """Whether kernels are compiled and loaded in this process, so that they may be called."""
+    """Whether kernels are compiled and loaded in this process, so that they can be called."""
     return _is_loaded.is_set()
 
 

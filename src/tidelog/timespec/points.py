@@ -117,7 +117,7 @@ def checked_ms(text: str, ns: int) -> int:
 def read_moment(text: str, now_ms: int) -> Moment:
     """Parse a point without applying a zone.
 
-    A time relative to now may have a zone too (`-1d America/New_York`), which then applies to the
+    A time relative to now can have a zone too (`-1d America/New_York`), which then applies to the
     other side of a range and to the output.
 
     Raises:

@@ -37,7 +37,7 @@ def test_shares_as_the_connector_splits_them() -> None:
 def test_the_gate_waits_for_the_minimum_but_no_longer_than_its_delay() -> None:
     clock = ManualClock(0)
     gate = MinimumBatch(100, 1000, clock)
-    assert gate.passes(1)  # The first batch of a process may have any size.
+    assert gate.passes(1)  # The first batch of a process can have any size.
     assert not gate.passes(99)
     clock.advance(999)
     assert not gate.passes(99)

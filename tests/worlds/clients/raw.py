@@ -133,7 +133,7 @@ class RawClient(Closing):
             pass
 
     def produce(self, topic: str, batch: bytes, partition: int = 0) -> PartitionProduceResponse:
-        """Produce one batch; return the partition's response, which may be an error."""
+        """Produce one batch; return the partition's response, which can be an error."""
         answer = self.ask(PRODUCE, PRODUCE_VERSION, produce_request(topic, batch, partition))
         return answer.responses[0].partition_responses[0]
 

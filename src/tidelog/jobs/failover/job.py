@@ -395,7 +395,7 @@ def plan_failover(
     """Find the offsets on B from which a group can continue without missing records.
 
     Args:
-        a: Cluster that the group moves from. It may be None if the request has `at_ms`, topics, and
+        a: Cluster that the group moves from. It can be None if the request has `at_ms`, topics, and
             a latency; without a search by time, the latency is not needed.
         b: Cluster that the group moves to.
         request: The request.

@@ -5,7 +5,7 @@ the time from which cluster B must be read, finds the first offset to read in ea
 (the start), and checks whether partition n has the same keys on both clusters. `measure` measures
 latencies, `job` makes the plan, and `verify` checks the plan by reading records.
 
-The records of a topic may have another order on B than on A, whether producers write to both
+The records of a topic can have another order on B than on A, whether producers write to both
 clusters or a mirror copies the records. So an offset on A can't be compared with an offset on B,
 but times can be compared. For a record r:
 
@@ -48,11 +48,11 @@ of the brokers' clocks by more than S. `verify` looks for such records. If R is 
 starts at the beginning of B's log. For example, R is unknown if the group has committed no offset,
 if records were deleted before the group read them, or if the record q has no timestamp.
 
-Partition n on B may have other records than partition n on A: the producers may hash keys
+Partition n on B can have other records than partition n on A: the producers may hash keys
 differently (Java's murmur2, librdkafka's crc32), and records without a key go to any partition. A
 sample of keys is read on both clusters. If the same function of the key gives the right partition
 for all sampled keys on both clusters, partition n on A corresponds to partition n on B. Otherwise,
-a record of any partition of A may be in any partition of B. So for each partition of B, the
+a record of any partition of A can be in any partition of B. So for each partition of B, the
 earliest time of all partitions of A is used. The sample contains only the last records of each
 partition, so it is possibly not typical of older records. `verify` finds records that a start
 misses for this reason.
@@ -252,7 +252,7 @@ def _unknown(
 ) -> Reference:
     """Return a reference whose time is None, with the reason why the time is unknown.
 
-    The reason names the partition of A, because the corresponding partition of B may have another
+    The reason names the partition of A, because the corresponding partition of B can have another
     number.
     """
     if committed is None and marks.end == 0:

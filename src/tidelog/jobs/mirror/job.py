@@ -57,7 +57,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
     Some offsets have no record, because they belong to transaction markers or because compaction
     has removed the record. Such an offset counts as copied only if it is before the last copied
-    record. So the lag may be a few offsets even if all records are copied.
+    record. So the lag can be a few offsets even if all records are copied.
     """
     plan = started.plan
     rows: list[SummaryRow] = []

@@ -618,7 +618,7 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
 # longer than all other work for a small batch.
 SETTINGS_EVERY_MS: Final = 60_000
 
-# The only setting that may have an empty value. An empty `cleanup.policy` means that nothing is
+# The only setting that can have an empty value. An empty `cleanup.policy` means that nothing is
 # deleted.
 _MAY_BE_EMPTY: Final = "cleanup.policy"
 
@@ -644,7 +644,7 @@ def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
 
 
 def _new_pairs(plan: MirrorPlan, counts: Sequence[Mapping[str, int]]) -> list[Pair]:
-    # While a topic is being created, it may have no partitions for a moment.
+    # While a topic is being created, it can have no partitions for a moment.
     source_topics = [[topic for topic, count in one.items() if count] for one in counts]
     return [
         pair for number, topics in enumerate(source_topics) for pair in plan.matches(number, topics)

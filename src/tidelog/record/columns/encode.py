@@ -218,7 +218,7 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# The type of `arrays.HEADERS`, except that header keys may be null. A null key passes the cast,
+# The type of `arrays.HEADERS`, except that header keys can be null. A null key passes the cast,
 # because the later check in `header_parts` raises a clearer error.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -327,7 +327,7 @@ def encode_table(
     """Encode the rows as sealed magic-2 batches, in order, with base offset 0 and no leader epoch.
 
     Args:
-        table: The rows. It may have the columns `key`, `value` (binary or text of any type),
+        table: The rows. It can have the columns `key`, `value` (binary or text of any type),
             `timestamp` (a timestamp, rounded down to ms, or integer ms; -1 is "has no time") and
             `headers` (list of structs of key and value, or map). A missing column is null in all
             rows.

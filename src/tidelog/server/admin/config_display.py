@@ -128,7 +128,7 @@ def _below_topic(
     """Return the values set at the broker for a topic's setting, followed by the default."""
     names = _broker_names(key)
     synonyms = [each for name in names for each in _set_at_broker(name.name, defaults, changed)]
-    # The broker may have several names for the setting, one for each unit. In this case, as in
+    # The broker can have several names for the setting, one for each unit. In this case, as in
     # Kafka, the default is shown under the name with the coarsest unit, and only if a value is set
     # under one of the names.
     if names and key.default is not None and (len(names) == 1 or synonyms):

@@ -57,7 +57,7 @@ from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 from tidelog.types import TopicPartition
 
-# First version in which names may be null and topics may be named by id.
+# First version in which names can be null and topics can be named by id.
 FIRST_WITH_IDS: Final = 12
 
 # Bit sets of the operations that apply to a topic, and of the operations that apply to the cluster.

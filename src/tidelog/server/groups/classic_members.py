@@ -135,7 +135,7 @@ class ClassicMembers:
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # After the limit was lowered, a group may have more members than the limit. Then only
+            # After the limit was lowered, a group can have more members than the limit. Then only
             # the first members that join the rebalance stay, so only members that have joined are
             # counted.
             return (member is not None and member.join is not None) or group.awaiting_join < limit

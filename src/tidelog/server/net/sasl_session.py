@@ -254,7 +254,7 @@ class SaslSession:
         """Return the mechanism's response to a token. The last response opens the session."""
         exchange = self._exchange
         assert exchange is not None
-        if len(token) > FRAME_BYTES_MAX:  # with an open session, frames may be longer
+        if len(token) > FRAME_BYTES_MAX:  # with an open session, frames can be longer
             raise LoginFailed(f"token of {len(token)} bytes exceeds {FRAME_BYTES_MAX} bytes")
         # The step runs in a thread, because hashing takes milliseconds and would block other
         # connections.

@@ -81,7 +81,7 @@ _MORE: Final = getattr(socket, "MSG_MORE", 0)
 class SendQueue:
     """Sending side of a transport. Used only in the event loop's thread.
 
-    `close` is the last call. The other methods may be called in any order before it.
+    `close` is the last call. The other methods can be called in any order before it.
 
     Attributes:
         queued_bytes: Number of bytes in waiting pieces. Does not include file regions, responses

@@ -423,7 +423,7 @@ class BearerExchange:
 
 
 def _bearer_of(token: bytes) -> tuple[str, str]:
-    """Return the authorization id, which may be empty, and the token. Source: RFC 7628, 3.1."""
+    """Return the authorization id, which can be empty, and the token. Source: RFC 7628, 3.1."""
     failure = LoginFailed("a message that is not OAUTHBEARER")
     try:
         header, *pairs = token.decode().split(_SEPARATOR)

@@ -125,7 +125,7 @@ class AcquireOptions:
         records_max: Soft limit of records. The acquisition may exceed the limit, because a batch of
             the log is acquired as a whole.
         batch_records: Minimum number of records of a range. Acquired records are split into ranges,
-            but only between batches of the log. The last range may have fewer records.
+            but only between batches of the log. The last range can have fewer records.
         is_strict: Whether `records_max` is a strict limit (KIP-1206).
     """
 

@@ -212,7 +212,7 @@ class SharePartition:
 
         Args:
             start: Start offset.
-            batches: Stored record states, by offset, which may have gaps. Records in a gap were
+            batches: Stored record states, by offset, which can have gaps. Records in a gap were
                 delivered without a stored result, so they are available.
             limits: Current limits.
         """

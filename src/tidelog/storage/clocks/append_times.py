@@ -2,7 +2,7 @@
 
 A row (ms, offset) gives the append time of the row's run: the records from the row's offset up to
 the next row's offset, exclusive. A time of -1 means unknown. The times of offsets before the first
-row are unknown. Offsets increase strictly. Exception: a known row may have the same offset as a
+row are unknown. Offsets increase strictly. Exception: a known row can have the same offset as a
 preceding unknown row. Known times never decrease. A known row also has the fingerprint of the batch
 that starts at the row's offset, so that the row can be compared with the log
 (`tidelog.storage.segment.append_time_trust`).

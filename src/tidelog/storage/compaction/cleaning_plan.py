@@ -11,7 +11,7 @@ This module owns:
 Other modules own the rules (`eligibility`, `generations.planning`), the execution of a job
 (`worker`), and the swap of the cleaned segments (`cleaner`).
 
-`log_dir` may be a proxy that runs its calls in another thread.
+`log_dir` can be a proxy that runs its calls in another thread.
 
 Source: Kafka 4.x LogCleanerManager.
 """

@@ -466,7 +466,7 @@ def together(parts: Sequence[CleaningResult]) -> CleaningResult:
 
 
 # Maximum total size of segments that are merged into one, even if `segment.bytes` allows more. The
-# merged segment may be larger than its sources together. A group whose result is too large for one
+# merged segment can be larger than its sources together. A group whose result is too large for one
 # segment could never be cleaned.
 GROUP_BYTES_MAX: Final = INT32_MAX // 2
 

@@ -249,7 +249,7 @@ class AbortedSpans:
     """Offset ranges of aborted transactions, to find the batches inside them."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        """Create the ranges of aborted transactions, which may be in any order."""
+        """Create the ranges of aborted transactions, which can be in any order."""
         self._of: dict[int, list[AbortedTxn]] = {}
         for txn in sorted(set(aborted), key=lambda txn: txn.last_offset):
             self._of.setdefault(txn.producer_id, []).append(txn)

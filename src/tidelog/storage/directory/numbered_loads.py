@@ -25,7 +25,7 @@ from tidelog.types import INT64_MAX, Codec, NewRecord, TopicPartition
 ROWS_AT_ONCE: Final = 5_000
 _ID_BITS: Final = 128
 
-# Maximum length of a source's name. A writer's name may be longer, because the writer of a load is
+# Maximum length of a source's name. A writer's name can be longer, because the writer of a load is
 # named after both the source and the topic.
 SOURCE_CHARACTERS_MAX: Final = 200
 

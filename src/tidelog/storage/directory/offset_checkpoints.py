@@ -29,7 +29,7 @@ _NAMES: Final = (
 
 
 class OffsetCheckpoints:
-    """The checkpoints of one directory. The methods that write may be called from any thread.
+    """The checkpoints of one directory. The methods that write can be called from any thread.
 
     Attributes:
         starts: Log starts that are above the base offset of the log's first segment.

@@ -229,7 +229,7 @@ class TopicAdmin:
         """
         info = self.get(topic)
         # A topic's partition count can come from the largest partition number of a directory, and a
-        # stray directory may have any number. So a count above `PARTITION_COUNT_LIMIT` is not used.
+        # stray directory can have any number. So a count above `PARTITION_COUNT_LIMIT` is not used.
         is_counted = not info.foreign and info.partitions <= PARTITION_COUNT_LIMIT
         numbers = range(info.partitions) if is_counted else info.present
         return [TopicPartition(topic, number) for number in numbers]

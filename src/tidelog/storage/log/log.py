@@ -317,7 +317,7 @@ class Log(LogAccess):
 
         Args:
             data: Whole batches of magic 2. A client or a coordinator may append only one batch at a
-                time. If the terms have `takes_legacy`, `data` may be a message set of magic 0 or 1
+                time. If the terms have `takes_legacy`, `data` can be a message set of magic 0 or 1
                 instead.
             terms: Origin of the append, and the checks that the batches need.
 

@@ -537,7 +537,7 @@ def _views(out: Buffer, facts: SetFacts, context: AppendContext) -> list[Batch]:
     """Return views of the bytes to write, one for each outer message.
 
     If there is only one outer message, its view has the append's first offset as base offset. This
-    message may be a wrapper, whose own offset is the last offset of its messages.
+    message can be a wrapper, whose own offset is the last offset of its messages.
     """
     views: list[Batch] = list(walk(out))
     if len(views) == 1:

@@ -202,7 +202,7 @@ class BodyCheck(Protocol):
     ) -> tuple[int, int, bool, bool]:
         """Return the fields of `BodyFacts` for the `record_count` records that fill `body`.
 
-        Timestamps are base + delta, wrapped to 64 bits. The result may be a plain tuple, because
+        Timestamps are base + delta, wrapped to 64 bits. The result can be a plain tuple, because
         kernels don't import this module.
 
         Raises:

@@ -585,7 +585,7 @@ class ActiveSegment(TailSegment):
         If the result is False, the caller has to call `should_roll`, which may or may not roll.
 
         Args:
-            size_bytes: Size limit of the log file, less the append's bytes; may be negative.
+            size_bytes: Size limit of the log file, less the append's bytes; can be negative.
             last_offset: Last offset of the append.
             max_timestamp: Largest timestamp of the append.
             span_ms: Maximum age of the segment in ms: `TopicConfig.roll_ms` less the jitter.

@@ -33,7 +33,7 @@ class IndexBuilder:
     """Builds both indexes from batch headers, with an entry about every `index.interval.bytes`.
 
     The interval is counted from the position of the last entry, as in Kafka's recovery. An index
-    that was built by appends may have other entries, but is valid, too.
+    that was built by appends can have other entries, but is valid, too.
     """
 
     def __init__(self, config: TopicConfig, base_offset: int) -> None:

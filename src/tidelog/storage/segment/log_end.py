@@ -17,7 +17,7 @@ Damaged bytes (`DamagedLog`) are not truncated or overwritten automatically.
 A batch's checksum doesn't cover the batch's offsets. So if there is a gap before the last batch,
 the offsets of this batch need a proof, too. The proof is a recovery point at or after the batch's
 end, an index entry or append-time row for the batch, or a compaction that reached the batch. A
-leader's appends leave no gap. A partition that copies a compacted leader's log may have gaps
+leader's appends leave no gap. A partition that copies a compacted leader's log can have gaps
 anywhere and is marked (`COPIED_GAPS_FILE`). In a log that should have no gap, readers treat an
 unproven gap as damage, because an append in progress never leaves a whole batch after a gap.
 

@@ -268,5 +268,5 @@ def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[R
         batch.ensure_valid()
         yield from batch.records()
     except CorruptData as error:
-        # Position in the file of the buffer's first byte; the batch may be anywhere in the buffer.
+        # Position in the file of the buffer's first byte; the batch can be anywhere in the buffer.
         raise error.located(segment.log_path, position - batch.at) from error

@@ -239,7 +239,7 @@ class KernelBuilder:
             rows[is_2] = some
 
     def _describe_message(self, position: int) -> list[int]:
-        """Return the row of a message of magic 0 or 1, which may be a wrapper."""
+        """Return the row of a message of magic 0 or 1, which can be a wrapper."""
         batch = view_batch(self._log.data, position)
         facts = BatchFacts(self._segment.append_times, self._latency)
         records = checked_records(self._segment, position, batch)

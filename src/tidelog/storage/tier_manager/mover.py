@@ -159,7 +159,7 @@ def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:
 
 
 def directory_named(writer: str) -> str:
-    """Return a directory's name for errors; `writer` is its id in a manifest and may be empty."""
+    """Return a directory's name for errors; `writer` is its id in a manifest and can be empty."""
     return f"directory {writer}" if writer else "another directory"
 
 

@@ -126,7 +126,7 @@ class Workplace:
     """Local folder in which segments of a tier are rewritten.
 
     Attributes:
-        log: The partition; it may be open for reading only.
+        log: The partition; it can be open for reading only.
         directory: Folder of the `.cleaned` files until they are copied.
     """
 
@@ -391,7 +391,7 @@ class TierCleaner:
         return copy_rewritten(self.workplace, self.tier, self.draw_uid(), old)
 
     def _put_empty_batch(self, old: Sequence[RemoteSegment]) -> None:
-        """Write an empty batch with the offsets of `old`, because no object may be empty."""
+        """Write an empty batch with the offsets of `old`, because an object must not be empty."""
         base, end = old[0].base_offset, old[-1].end_offset
         last = next((match for each in reversed(old) if (match := last_batch(each))), None)
         batch = build_empty_batch(

@@ -243,7 +243,7 @@ class Room:
         expected = sum(each.live_bytes for each in segments)
         size = sum(each.size_bytes for each in segments)
         span = segments[-1].end_offset - segments[0].base_offset
-        # The cleaned log may be larger than its sources.
+        # The cleaned log can be larger than its sources.
         fits = len(segments) == 1 or size <= GROUP_BYTES_MAX
         return fits and expected <= FILL * self.segment_bytes and max(size, span) <= INT32_MAX
 
