@@ -138,7 +138,7 @@ EMPTY: Mapping[str, str] = {
 def latency_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
     """Yield the case of `tidelog spark latency`.
 
-    Spark tasks aggregate both times of each record.
+    Spark tasks aggregate the create time and the append time of each record.
     """
     from tidelog.jobs.latency.job import latency
 

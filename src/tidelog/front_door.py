@@ -564,7 +564,7 @@ class FrontDoor(Closing):
                 partitioner sends the key, and to partitions in which the key has changed. If the
                 partition numbers of a directory have gaps, the number of partitions is unknown, so
                 `refuse` applies to all partitions.
-            clock: Clock of both times: `record` or `append`.
+            clock: Clock of `before` and `after`: `record` or `append`.
             inexact: `refuse` or `mark`, as in `table`.
 
         Raises:

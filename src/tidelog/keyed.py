@@ -302,7 +302,7 @@ class Diff(ArrowSource):
         topic: The topic, or one of its partitions.
         before_ms: The earlier time in ms, inclusive.
         after_ms: The later time in ms, inclusive; None for the whole log.
-        clock: Clock of both times.
+        clock: Clock of `before_ms` and `after_ms`.
         inexact: `refuse` or `mark`, as in `Table`. If the earlier table is exact, the later table
             is exact, too.
         memory_bytes: Approximate limit in bytes for the keys of a partition in memory.

@@ -396,7 +396,7 @@ def format_of(name: str) -> InputFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Names of a row's columns for the parts of a record; None for a part without a column.
+    """Names of the columns with a record's key, value and so on; None if there is no such column.
 
     Attributes:
         key: The record's key. Null, which is an empty cell in CSV, means that the record has no
@@ -481,7 +481,7 @@ def read_records(
         source: The file. A Parquet file must be seekable.
         name: Name for errors.
         kind: Format of the file.
-        columns: Columns for the parts of a record.
+        columns: Names of the columns with a record's key, value and so on.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
         numbers: List to which the location of the first CSV cell is added that is a number but
             becomes text.

@@ -251,7 +251,7 @@ def same_frames(ours: pd.DataFrame, expected: pd.DataFrame) -> bool:
 
 
 def read_by_pandas(path: Path) -> pd.DataFrame:
-    """Read the source file by pandas alone; add both times in ms, and the local hour."""
+    """Read the source file by pandas alone; add create and append time (ms) and the local hour."""
     frame = pd.read_csv(path)
     minutes = frame["sched_dep_time"] // 100 * 60 + frame["sched_dep_time"] % 100
     wall = pd.to_datetime(frame[["year", "month", "day"]]) + pd.to_timedelta(minutes, unit="m")

@@ -386,7 +386,7 @@ def read_times(
     stats: ScanStats,
     columns: Sequence[str] = COLUMNS,
 ) -> "Iterator[pa.RecordBatch]":
-    """Yield both times of a partition's records, in the order of their offsets.
+    """Yield create and append times of a partition's records, in the order of their offsets.
 
     Args:
         log_dir: The directory.
@@ -394,7 +394,8 @@ def read_times(
         offsets: [start, end).
         append_range: Range of append times, [start, end) in ms; all records if None.
         stats: Updated while reading.
-        columns: Columns of the batches, which must include both times.
+        columns: Columns of the batches, which must include the create time and the append
+            time.
     """
     try:
         from tidelog.scan.reader import ReadOptions, to_reader
@@ -420,7 +421,7 @@ def read_times(
 
 
 def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:
-    """Add latencies of records that have both times to `by_hour`; return how many were added."""
+    """Add latencies of records with create and append time to `by_hour`; return their number."""
     from tidelog.scan.rows import both_times, distances
 
     append, create = both_times(batch)

@@ -78,7 +78,7 @@ class SplitTimes:
     Attributes:
         records: Number of data records.
         timed: Number of records with a create time.
-        both: Number of records with both times.
+        both: Number of records with a create time and an append time.
         by_append: Latencies by hour of append time.
         by_create: The same latencies by hour of create time.
         late: Late records, as if no record preceded the split.

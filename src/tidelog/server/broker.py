@@ -219,9 +219,9 @@ class Server:
         return ports
 
     async def _start_rest(self) -> None:
-        """Start the parts that aren't needed to listen, while clients are already served.
+        """Start the components that aren't needed to listen, while clients are already served.
 
-        A thread imports the modules of these parts, beginning with the modules that the first group
+        A thread imports the components' modules, beginning with the modules that the first group
         needs. If the data directory has groups or transactions, the import begins at once, and
         these groups and transactions are resumed after the import. If the directory has neither,
         the import begins when the clients pause (`FIRST_PAUSE_MS`), at the latest after

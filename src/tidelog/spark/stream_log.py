@@ -231,7 +231,10 @@ class _Part(NamedTuple):
 
 
 def _parts(reader: "LogView", start: int, end: int) -> Iterator[_Part]:
-    """Yield the parts of the range in order. Segments that were deleted meanwhile are left out."""
+    """Yield the range's part of each segment, in order.
+
+    Segments that were deleted meanwhile are left out.
+    """
     first, last = max(start, reader.log_start_offset), min(end, reader.log_end_offset)
     for part in reader.slices(first, last) if first < last else ():
         # The index is sparse, so the slice may also have batches before and after the range.

@@ -243,7 +243,7 @@ def diff(  # noqa: PLR0913 - one keyword for each way to choose
         topic: The topic, or one of its partitions, as `TopicPartition`.
         before: The earlier time, inclusive.
         after: The later time, inclusive; None for the whole log.
-        clock: Clock of both times: `record` or `append`.
+        clock: Clock of `before` and `after`: `record` or `append`.
         inexact: `refuse` raises an error if records up to a time may be missing; `mark` compares
             the tables of the existing records.
         key_as: Name of the serializer for keys, which also determines the column's type.

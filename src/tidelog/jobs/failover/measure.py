@@ -301,7 +301,7 @@ def measure(
 
 
 def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Return the topics whose batches can be fetched and have both times, and the other topics."""
+    """Return the topics whose fetched batches have create and append times, and the others."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name

@@ -133,7 +133,7 @@ SPAN_FIELDS: Final = 4
 # Indices in `facts`: the next record, and counts.
 AT: Final = 0
 
-BOTH: Final = 1  # records with both times
+BOTH: Final = 1  # records with a create time and an append time
 TIMED: Final = 2  # records with a create time
 LATE: Final = 3  # records whose create time is earlier than that of an earlier record
 LATE_MIN: Final = 4

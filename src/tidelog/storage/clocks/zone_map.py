@@ -445,7 +445,7 @@ class ZoneMap:
 
     @cached_property
     def latency(self) -> LatencyByHour:
-        """Latencies of the records that have both times, by hour of append time."""
+        """Latencies of the records with create time and append time, by hour of append time."""
         content = self.sections.get(LATENCY_SECTION)
         return LatencyByHour() if content is None else LatencyByHour.decode(content)
 

@@ -118,7 +118,7 @@ def bounds_before(
 ) -> tuple[CompactionHistory | None, tuple[int, int]]:
     """Return the stored history, and for each clock the time from which tables are exact.
 
-    If the partition has no history file, both times are 0 if every offset still has its record.
+    If the partition has no history file, and every offset still has its record, the times are 0.
 
     Returns:
         The history (None if there is no usable one), and the two times from which tables are exact,
