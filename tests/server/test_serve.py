@@ -117,7 +117,7 @@ def test_usage_errors_precede_any_opening(tmp_path: Path) -> None:
     told = f"error: --config {tmp_path}/nothing: No such file or directory\n"
     assert (code, message) == (ExitCode.USAGE, told)
     code, message = refused("--set", f"log.dirs={tmp_path}/a,{tmp_path}/b")
-    assert (code, "but a broker has only one" in message) == (ExitCode.USAGE, True)
+    assert (code, "but a broker of tidelog supports only one" in message) == (ExitCode.USAGE, True)
     assert not (tmp_path / "data").exists()
 
 

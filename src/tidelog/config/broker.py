@@ -138,8 +138,8 @@ class BrokerConfig:
     advertised_listeners: str = config_field(
         TEXTS,
         "",
-        "Addresses that clients of each listener connect to, with the listeners' names."
-        " Empty: the addresses in `listeners`.",
+        "Addresses that clients of each listener connect to, with the listeners' names. If empty,"
+        " clients connect to the addresses in `listeners`.",
     )
     listener_security_protocol_map: str = config_field(
         TEXT,
@@ -169,14 +169,14 @@ class BrokerConfig:
     sasl_oauthbearer_jwks_endpoint_url: str = config_field(
         TEXT,
         "",
-        "Public keys of the token issuers: file:///PATH of a JSON Web Key Set, read"
-        " again when it changes, or https://HOST/...",
+        "URL of the JSON Web Key Set with the public keys of the token issuers: file:///PATH, which"
+        " is read again when the file changes, or https://HOST/...",
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = config_field(
         int64(1),
         "3600000",
-        "Time in ms between two fetches of the keys from a URL. A token with an unknown"
-        " key causes an earlier fetch.",
+        "Time in ms between two fetches of the keys from a URL. If a token names an unknown key,"
+        " the broker fetches the keys before this time has passed.",
     )
     sasl_oauthbearer_expected_audience: str = config_field(
         TEXTS, "", "Accepted audiences of tokens, comma separated; empty: any."
@@ -264,15 +264,15 @@ class BrokerConfig:
     socket_send_buffer_bytes: int = config_field(
         int32(1, extra=-1),
         "102400",
-        "Size in bytes of a connection's socket send buffer, which limits the data in"
-        " flight to a distant client. -1: chosen by the system, which is also the default"
-        " on the loopback.",
+        "Size in bytes of a connection's socket send buffer, which limits the data in flight to a"
+        " distant client. -1: the operating system chooses the size, as it also does by default for"
+        " loopback connections.",
     )
     queued_max_request_bytes: int = config_field(
         int64(1, extra=-1),
         "268435456",
-        "Maximum bytes of requests and responses in flight, over all connections; above"
-        " it, reading pauses. -1: no limit.",
+        "Maximum bytes of requests and responses in flight, over all connections; above this limit,"
+        " the broker reads no further requests. -1: no limit.",
     )
     max_connections: int = config_field(
         int32(1),
@@ -285,7 +285,7 @@ class BrokerConfig:
     max_connections_per_ip_overrides: tuple[str, ...] = config_field(
         address_limits(),
         "",
-        "Maximum number of connections for single addresses: ADDRESS:COUNT,ADDRESS:COUNT.",
+        "Maximum number of connections from each of these addresses: ADDRESS:COUNT,ADDRESS:COUNT.",
     )
     connections_max_idle_ms: int = config_field(
         int64(1, extra=-1),
@@ -363,7 +363,8 @@ class BrokerConfig:
     group_consumer_migration_policy: MigrationPolicy = config_field(
         MIGRATION_POLICY,
         "bidirectional",
-        "Allowed protocol changes of a group with members.",
+        "Allowed changes of a group with members between the classic protocol and the consumer"
+        " protocol.",
     )
     group_consumer_regex_refresh_interval_ms: int = config_field(
         int32(10_000),
@@ -393,7 +394,7 @@ class BrokerConfig:
         "Time in minutes after which the offsets of a group without members expire.",
     )
     offsets_retention_check_interval_ms: int = config_field(
-        int64(1), "600000", "Time in ms between checks of offsets' retention."
+        int64(1), "600000", "Time in ms between two searches for expired committed offsets."
     )
     offset_metadata_max_bytes: int = config_field(
         int32(0), "4096", "Maximum length of the metadata of a committed offset, in characters."
@@ -477,7 +478,8 @@ class BrokerConfig:
     share_coordinator_snapshot_update_records_per_snapshot: int = config_field(
         int32(0, 500),
         "500",
-        "Number of changes of a share partition after which its whole state is written again.",
+        "Number of changes of a share partition after which the partition's whole state is written"
+        " again.",
     )
 
     transaction_max_timeout_ms: int = config_field(
@@ -489,10 +491,10 @@ class BrokerConfig:
         "A transactional id that is unused for this time in ms is removed.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = config_field(
-        int32(1), "10000", "Time in ms between checks of transactions' timeouts."
+        int32(1), "10000", "Time in ms between two searches for transactions that have timed out."
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = config_field(
-        int32(1), "3600000", "Time in ms between checks of transactional ids' expiration."
+        int32(1), "3600000", "Time in ms between two searches for expired transactional ids."
     )
     transaction_state_log_num_partitions: int = config_field(
         int32(1), "50", "Number of partitions of __transaction_state."
@@ -502,7 +504,7 @@ class BrokerConfig:
     )
 
     log_retention_check_interval_ms: int = config_field(
-        int64(1), "300000", "Time in ms between checks of segments' retention."
+        int64(1), "300000", "Time in ms between two searches for segments that retention deletes."
     )
     log_initial_task_delay_ms: int = config_field(
         int64(0), "30000", "Delay in ms before the first run of background work."
@@ -514,7 +516,7 @@ class BrokerConfig:
         int32(1), "86400000", "The state of a producer that is idle for this time in ms is removed."
     )
     producer_id_expiration_check_interval_ms: int = config_field(
-        int32(1), "600000", "Time in ms between checks of producers' expiration."
+        int32(1), "600000", "Time in ms between two searches for expired producers."
     )
 
     log_cleaner_enable: bool = config_field(
@@ -534,8 +536,8 @@ class BrokerConfig:
     log_cleaner_io_buffer_load_factor: float = config_field(
         LOAD_FACTOR,
         "0.9",
-        "Maximum share of the offset map's slots that are filled; a compaction with more keys"
-        " needs another pass.",
+        "Maximum share of the offset map's slots that a compaction fills; a compaction with more"
+        " keys needs several passes over the log.",
     )
     log_cleaner_io_max_bytes_per_second: float = config_field(
         RATE,
@@ -545,16 +547,16 @@ class BrokerConfig:
     log_cleaner_backoff_ms: int = config_field(
         int64(0),
         "15000",
-        "Pause in ms if nothing is due for compaction. A failed compaction is retried"
-        " after this time, which doubles with each failure up to an hour.",
+        "Pause in ms if nothing is due for compaction. A failed compaction is retried after this"
+        " pause, which doubles with each further failure, up to an hour.",
     )
 
     tidelog_durability: Durability = config_field(
         DURABILITY,
         "page-cache",
-        "Meaning of an acknowledgement with acks=all. `page-cache`: records are in the page cache,"
-        " as in Kafka on one node; `fsync`: records and append times are synced to the disk, by"
-        " group commit.",
+        "Guarantee of an acknowledgement with acks=all. `page-cache`: records are in the page"
+        " cache, as in Kafka on one node; `fsync`: records and append times are synced to the disk,"
+        " by group commit.",
     )
     tidelog_legacy_clients: bool = config_field(
         FLAG, "false", "Whether Produce v0-v2, Fetch v0-v3 and ListOffsets v0 are supported."
@@ -565,9 +567,9 @@ class BrokerConfig:
     tidelog_busy_poll_us: int = config_field(
         int32(0, 1000),
         "200",
-        "Time in µs for which the event loop polls for the next request before it"
-        " sleeps, if small requests follow each other quickly: the broker answers them"
-        " sooner, but uses more CPU. 0: no polling.",
+        "Time in µs for which the event loop polls for the next request before it sleeps. The loop"
+        " polls only while small requests follow each other quickly. With polling, responses are"
+        " faster, but the broker uses more CPU. 0: no polling.",
     )
 
     topic_defaults: Mapping[str, str] = field(default_factory=dict)

@@ -80,7 +80,7 @@ GROUP_CONFIGS: Final = (
         SHARE_RESET,
         RESET,
         "latest",
-        "Start of a share group in a partition that it has not read yet.",
+        "Position at which a share group starts in a partition that it has not read yet.",
     ),
     _own(
         SHARE_ISOLATION,

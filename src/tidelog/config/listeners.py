@@ -110,7 +110,9 @@ def data_directory(config: BrokerConfig) -> str:
     name, text = ("log.dirs", config.log_dirs) if config.log_dirs else ("log.dir", config.log_dir)
     paths = [path.strip() for path in text.split(",") if path.strip()]
     if len(paths) > 1:
-        raise ConfigError(name, text, "names several directories, but a broker has only one")
+        raise ConfigError(
+            name, text, "has several directories, but a broker of tidelog supports only one"
+        )
     return paths[0] if paths else ""
 
 

@@ -99,8 +99,8 @@ class TopicConfig:
     message_timestamp_type: TimestampType = config_field(
         TIMESTAMP_TYPE,
         "CreateTime",
-        "Origin of a record's timestamp: the producer (CreateTime) or the log at the"
-        " append (LogAppendTime). The producer's timestamp stays in the file either way.",
+        "Origin of a record's timestamp: the producer (CreateTime) or the log at the append"
+        " (LogAppendTime). With both values, the file keeps the producer's timestamp.",
         synonyms=(Synonym("log.message.timestamp.type"),),
     )
     message_timestamp_before_max_ms: int = config_field(
@@ -123,18 +123,21 @@ class TopicConfig:
         int32(1_048_576),
         "1073741824",
         "Maximum size of a segment in bytes: an append that would exceed it rolls the segment"
-        " first. Also the maximum size of a single append.",
+        " first. A single append can't be larger than this size.",
         synonyms=(Synonym("log.segment.bytes"),),
     )
     internal_segment_bytes: int | None = config_field(
-        int32(1), None, "Overrides segment.bytes, without its lower limit. For tests only."
+        int32(1),
+        None,
+        "If set, replaces segment.bytes; the minimum of segment.bytes does not apply. For tests"
+        " only.",
     )
     segment_ms: int = config_field(
         int64(1),
         "604800000",
-        "Time span in ms after which a segment is rolled. The span begins at the timestamp of"
-        " the segment's first record and ends at the timestamp of a new record. If records"
-        " have no timestamp, it is measured by the wall clock.",
+        "Time span in ms after which a segment is rolled. The span begins at the timestamp of the"
+        " segment's first record and ends at the timestamp of a new record. If records have no"
+        " timestamp, the span is measured by the wall clock.",
         synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS)),
     )
     segment_jitter_ms: int = config_field(
@@ -147,9 +150,9 @@ class TopicConfig:
     segment_index_bytes: int = config_field(
         int32(4),
         "10485760",
-        "Size limit in bytes of a segment's offset index, and of its time index; a full index"
-        " rolls the segment. The time index is full first, because its entries are 1.5 times"
-        " as large.",
+        "Size limit in bytes of a segment's offset index, and of its time index; a full index rolls"
+        " the segment. The time index reaches the limit first, because its entries are 1.5 times as"
+        " large as those of the offset index.",
         synonyms=(Synonym("log.index.size.max.bytes"),),
     )
     index_interval_bytes: int = config_field(
@@ -202,8 +205,8 @@ class TopicConfig:
     retention_bytes: int = config_field(
         int64(None),
         "-1",
-        "The oldest segments are deleted as long as the remaining ones still have at"
-        " least this many bytes; a negative value means no limit.",
+        "Number of bytes that retention keeps: the oldest segment is deleted if the other segments"
+        " have at least this many bytes. A negative value means no limit.",
         synonyms=(Synonym("log.retention.bytes"),),
     )
     file_delete_delay_ms: int = config_field(
@@ -218,10 +221,10 @@ class TopicConfig:
         int64(0),
         "86400000",
         "Minimum time in ms for which a tombstone is kept, counted from the first compaction that"
-        " read the tombstone. The compaction that removes the tombstone is due at most a tenth of"
-        " this time after the minimum, even if nothing more is appended (with"
-        " tidelog.compaction.scheduler=generational: at most 1.1 times this time after the"
-        " minimum).",
+        " read the tombstone. After this minimum, a compaction that removes the tombstone is due"
+        " within a tenth of delete.retention.ms, even if nothing more is appended. With"
+        " tidelog.compaction.scheduler=generational, it is due within 1.1 times delete.retention.ms"
+        " after the minimum.",
         synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
     )
     min_cleanable_dirty_ratio: float = config_field(
@@ -233,24 +236,24 @@ class TopicConfig:
     min_compaction_lag_ms: int = config_field(
         int64(0),
         "0",
-        "Minimum age in ms of records that are compacted. The age counts from the record's"
-        " timestamp, or, if tidelog.retention.clock is not `record`, from the earlier of timestamp"
-        " and append time. Must not exceed max.compaction.lag.ms.",
+        "Minimum age in ms of records that are compacted. The age counts from the earlier of the"
+        " record's timestamp and its append time. If tidelog.retention.clock is `record`, it counts"
+        " from the timestamp. Must not exceed max.compaction.lag.ms.",
         synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
     )
     max_compaction_lag_ms: int = config_field(
         int64(1),
         _INT64_MAX_TEXT,
-        "Maximum time in ms that a record waits for compaction. On compacted topics, a"
-        " segment rolls after this time even if segment.ms is longer; a broker also rolls an"
-        " idle segment.",
+        "Maximum time in ms that a record waits for compaction. On compacted topics, a segment"
+        " rolls after this time even if segment.ms is longer; a broker also rolls a segment to"
+        " which nothing is appended.",
         synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
     )
     tidelog_compaction_min_dirty_bytes: int = config_field(
         int64(1, None, -1),
         "-1",
-        "Number of uncompacted bytes from which a log is compacted regardless of"
-        " min.cleanable.dirty.ratio; -1: only min.cleanable.dirty.ratio counts.",
+        "A log with at least this many uncompacted bytes is compacted, even if"
+        " min.cleanable.dirty.ratio is not reached; -1: only min.cleanable.dirty.ratio counts.",
         synonyms=(Synonym("tidelog.compaction.min.dirty.bytes"),),
     )
     tidelog_compaction_strategy: CompactionStrategy = config_field(
@@ -264,18 +267,18 @@ class TopicConfig:
     tidelog_compaction_strategy_header: str = config_field(
         TEXT,
         "",
-        "Name of the version header for tidelog.compaction.strategy=header: 8 bytes, a"
-        " big-endian int64. A record without this header counts as older than all records with it.",
+        "Name of the version header for tidelog.compaction.strategy=header: 8 bytes, a big-endian"
+        " int64. A record without this header counts as older than all records with this header.",
         synonyms=(Synonym("tidelog.compaction.strategy.header"),),
     )
     tidelog_compaction_scheduler: CompactionScheduler = config_field(
         COMPACTION_SCHEDULER,
         "brute-force",
-        "Selects the segments that a compaction rewrites. `brute-force` rewrites all segments,"
-        " as in Kafka, when min.cleanable.dirty.ratio or tidelog.compaction.min.dirty.bytes is"
-        " reached. `generational` rewrites the segments with the most garbage per rewritten"
-        " byte, when tidelog.compaction.space.factor is reached; it writes far less and reads"
-        " more.",
+        "Selects the segments that a compaction rewrites. `brute-force` rewrites all segments, as"
+        " in Kafka, when min.cleanable.dirty.ratio or tidelog.compaction.min.dirty.bytes is"
+        " reached. `generational` rewrites the segments with the most garbage per rewritten byte,"
+        " when tidelog.compaction.space.factor is reached; it writes far less than `brute-force`,"
+        " but reads more.",
         synonyms=(Synonym("tidelog.compaction.scheduler"),),
     )
     tidelog_compaction_space_factor: float = config_field(
@@ -289,16 +292,16 @@ class TopicConfig:
     tidelog_cleaner_hash: KeyHash = config_field(
         KEY_HASH,
         "siphash",
-        "Hash of keys in a compaction, to 128 bits: `siphash` with a secret that is"
-        " drawn for each run, or `md5`.",
+        "128-bit hash of keys in a compaction: `siphash` with a new random secret for each"
+        " compaction, or `md5`.",
         synonyms=(Synonym("tidelog.cleaner.hash"),),
     )
     tidelog_cleaner_verify_keys: bool = config_field(
         FLAG,
         "false",
-        "Compare the keys themselves before a record is dropped: then even two keys with"
-        " the same hash are never mistaken for one key. The keys share the memory of the"
-        " offset map.",
+        "Compare the keys themselves before a record is dropped: then even two keys with the same"
+        " hash are never mistaken for one key. The keys are stored in half of the offset map's"
+        " memory.",
         synonyms=(Synonym("tidelog.cleaner.verify.keys"),),
     )
 
@@ -336,47 +339,45 @@ class TopicConfig:
     tidelog_append_time_enable: bool = config_field(
         FLAG,
         "true",
-        "Whether append times are stored (BASE.appendtime). Lookups by append time return"
-        " `unknown` for records that are appended while it is false.",
+        "Whether append times are stored (BASE.appendtime). Lookups by append time return `unknown`"
+        " for records that are appended while this setting is false.",
     )
     tidelog_append_time_granularity_ms: int = config_field(
         int64(1),
         "1",
-        "Step of the append clock in ms; append times are rounded down to it. Larger steps"
-        " make smaller files. Look-ups and ranges by append time begin up to one step early, so"
-        " that they miss no record.",
+        "Step of the append clock in ms; append times are rounded down to it. Larger steps make"
+        " smaller files. Lookups and ranges by append time begin up to one step early, so that they"
+        " miss no record.",
     )
     tidelog_retention_clock: RetentionClock = config_field(
         RETENTION_CLOCK,
         "record-capped",
-        "Time from which retention.ms counts. `record`: the largest timestamp, Kafka's"
-        " rule; `append`: the largest append time; `record-capped`: the largest"
-        " timestamp, where a timestamp later than its record's append time is replaced by"
-        " that append time, so that a timestamp in the future does not keep a segment"
-        " forever. If an append time is"
-        " not known, the earlier of the segment's modification time and the time at which"
-        " it was first seen is used.",
+        "Time from which retention.ms counts. `record`: the largest timestamp, Kafka's rule;"
+        " `append`: the largest append time; `record-capped`: the largest of the records'"
+        " timestamps, each limited to the record's append time, so that a timestamp in the future"
+        " does not keep a segment forever. If the append times of a segment are not known, the age"
+        " counts from the modification time of its file, or from the time at which tidelog first"
+        " saw the segment, whichever is earlier.",
     )
     tidelog_lookup_clock: ClockName = config_field(
         LOOKUP_CLOCK,
         "record",
-        "Clock by which a broker looks up records (ListOffsets, offsetsForTimes): `record`,"
-        " as in Kafka, or `append`. The times that these lookups return are times of this clock.",
+        "Clock by which a broker looks up records (ListOffsets, offsetsForTimes): `record`, as in"
+        " Kafka, or `append`. These lookups also return times of this clock.",
     )
     tidelog_expose_append_time: bool = config_field(
         FLAG,
         "false",
         "Whether Fetch responses contain each record's append time, as the header"
-        " `tidelog.append.time`: ms since the epoch, 8 bytes, big-endian. Batches are"
-        " rebuilt for it, which costs time; formats 0 and 1 have no headers and stay"
-        " unchanged.",
+        " `tidelog.append.time`: ms since the epoch, 8 bytes, big-endian. Batches are rebuilt to"
+        " add this header, which costs time. Records in formats 0 and 1 have no headers, so they"
+        " are sent unchanged.",
     )
     tidelog_max_clock_jump_ms: int = config_field(
         int64(1),
         "3600000",
-        "Maximum jump of the wall clock into the future, in ms, that appends accept."
-        " After a larger jump, appends are refused until an operator accepts the clock,"
-        " because append times never decrease.",
+        "Maximum jump of the wall clock into the future, in ms. After a larger jump, appends are"
+        " refused until an operator accepts the clock's time, because append times never decrease.",
     )
 
     min_insync_replicas: int = config_field(
@@ -395,16 +396,17 @@ class TopicConfig:
         has_effect=False,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = config_field(
-        REPLICAS, "", "Replicas whose leader side is throttled.", has_effect=False
+        REPLICAS, "", "Replicas whose replication is throttled on the leader.", has_effect=False
     )
     follower_replication_throttled_replicas: tuple[str, ...] = config_field(
-        REPLICAS, "", "Replicas whose follower side is throttled.", has_effect=False
+        REPLICAS, "", "Replicas whose replication is throttled on the follower.", has_effect=False
     )
     remote_storage_enable: bool = config_field(
         FLAG,
         "false",
         "If true, `tidelog tier` copies finished segments to the store of tidelog.tier.url, and"
-        " local.retention.* apply; see docs/tiers.md. Apache Kafka can open the local part.",
+        " local.retention.ms and local.retention.bytes apply; see docs/tiers.md. Apache Kafka can"
+        " open the local part of the log.",
     )
     remote_log_copy_disable: bool = config_field(
         FLAG,
@@ -414,9 +416,9 @@ class TopicConfig:
     remote_log_delete_on_disable: bool = config_field(
         FLAG,
         "false",
-        "Used if remote.storage.enable is false. If true, records that are only in the tier"
-        " are deleted, so that the log starts with its local part. If false, these records"
-        " stay readable.",
+        "Has an effect only if remote.storage.enable is false. `true`: records that are only in the"
+        " tier are deleted, so that the log starts with its first local record. `false`: these"
+        " records stay readable.",
     )
     local_retention_ms: int = config_field(
         int64(-2),
@@ -428,16 +430,16 @@ class TopicConfig:
     local_retention_bytes: int = config_field(
         int64(-2),
         "-2",
-        "Local files that are also in the tier are deleted, oldest first, as long as the"
-        " remaining local segments have at least this many bytes; -2: retention.bytes;"
-        " -1: no limit.",
+        "The local files of the oldest segment are deleted if the segment is also in the tier and"
+        " the other local segments have at least this many bytes; -2: retention.bytes; -1: no"
+        " limit.",
         synonyms=(Synonym("log.local.retention.bytes"),),
     )
     tidelog_tier_url: str = config_field(
         STORE_URL,
         "",
-        "URL of the tier: `s3://bucket/prefix`, or another store of docs/objects.md. It"
-        " must not contain credentials, which come from the environment.",
+        "URL of the tier: `s3://bucket/prefix`, or another store of docs/objects.md. The URL must"
+        " not contain credentials; credentials come from the environment.",
     )
 
     @classmethod
@@ -476,7 +478,7 @@ class TopicConfig:
             raise ConfigError(
                 "tidelog.compaction.strategy.header",
                 self.tidelog_compaction_strategy_header,
-                "must be given with tidelog.compaction.strategy=header, and only with that",
+                "is required if tidelog.compaction.strategy is header, and not allowed otherwise",
             )
 
     def text(self, name: str) -> str:
@@ -733,7 +735,10 @@ def normalize(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote
 def _advice(config: TopicConfig, settings: Mapping[str, Setting]) -> Iterator[ConfigNote]:
     """Yield notes about valid but harmful settings that the user has set."""
     if 0 < config.roll_ms <= config.segment_jitter_ms and "segment.jitter.ms" in settings:
-        text = f"as large as the roll time ({config.roll_ms} ms), so any record may roll a segment"
+        text = (
+            f"at least as large as the roll time ({config.roll_ms} ms), so any record may roll a"
+            " segment"
+        )
         yield ConfigNote(NoteKind.ADVICE, settings["segment.jitter.ms"].given, text)
     # KAFKA-4092: retention deletes only whole segments, so it can't keep this limit.
     if 0 <= config.retention_bytes < config.segment_size_limit and "retention.bytes" in settings:

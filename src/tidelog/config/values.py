@@ -334,7 +334,7 @@ def address_limits() -> ValueKind[tuple[str, ...]]:
             raise ValueError(text)
         return tuple(f"{address}:{count}" for address, count in limits.items())
 
-    return ValueKind("string", "ADDRESS:COUNT, comma separated, or nothing", parse)
+    return ValueKind("string", "ADDRESS:COUNT pairs, comma separated, or nothing", parse)
 
 
 def _parse_replicas(text: str) -> tuple[str, ...]:
@@ -369,7 +369,9 @@ def words_once(*words: str) -> ValueKind[tuple[str, ...]]:
             raise ValueError(text)
         return items
 
-    return ValueKind("list", f"{', '.join(words)}, or some of them, comma separated", parse)
+    return ValueKind(
+        "list", f"one or more of {', '.join(words)}, each at most once, comma separated", parse
+    )
 
 
 RATIO: Final = decimal("a number from 0 to 1", lambda value: 0 <= value <= 1)
@@ -445,7 +447,7 @@ def is_tellable(text: str) -> bool:
 def ensure_tellable(name: str, text: str) -> None:
     """Raise ConfigError for a text that is too long for Kafka's protocol."""
     if not is_tellable(text):
-        raise ConfigError(name, text, f"must be at most {TEXT_BYTES_MAX} bytes")
+        raise ConfigError(name, text, f"must be at most {TEXT_BYTES_MAX} bytes long")
 
 
 class Synonym(NamedTuple):
