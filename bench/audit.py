@@ -231,8 +231,8 @@ def audit_cases(spark: "SparkSession", topics: Topics) -> Iterator[Case]:
         note=f"and {second.state_bytes / second.all_bytes:.3f} times as many bytes of rows",
     )
     yield Case(
-        case="log bytes and stored rows that the next audit reads after 1 % more records, relative"
-        " to both topics",
+        case="bytes of logs and stored rows that the next audit reads after 1 % more records,"
+        " relative to both topics",
         unit="times",
         ours=lambda: (second.log_bytes + second.state_bytes) / second.all_bytes,
     )

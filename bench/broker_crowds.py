@@ -105,7 +105,7 @@ def loading(brokers: Brokers) -> Iterator[Case]:
 
     name = f"{size.offsets_bytes >> 20:,} MiB of __consumer_offsets"
     note = f"{GROUPS:,} groups, commits of {PLACES} partitions, never compacted; from the start on"
-    yield figure(f"{name} loaded", "seconds", run, None, goal="ours <= 15", note=note)
+    yield figure(f"time to load {name}", "seconds", run, None, goal="ours <= 15", note=note)
     note = "OffsetFetch of a group that is loaded, one after the other"
     yield figure(f"{name}, p99 of responses while loading", "ms (p99)", tails, None, note=note)
     yield figure(f"{name}, memory", "MB", peaks, None, note="largest while it is loaded")

@@ -101,13 +101,13 @@ def groups(brokers: Brokers) -> Iterator[Case]:
 
 def _cases(pair: Pair, kind: str, changes: int) -> Iterator[Case]:
     ours, rival = (Rounds(server, kind, changes) for server in pair.servers())
-    group = f"group of {MEMBERS}, {kind} protocol"
+    group = f"group of {MEMBERS} members, {kind} protocol"
     unit, goal = "ms of wall time", "<= 1.0"
-    yield figure(f"{group}: starts", unit, ours.run, rival.run, goal=goal, note=NOTE)
+    yield figure(f"{group}: the group starts", unit, ours.run, rival.run, goal=goal, note=NOTE)
     joins = (ours.joined, rival.joined)
     yield figure(f"{group}: a member joins", unit, *joins, goal=goal, note=NOTE)
     yield figure(f"{group}: a member leaves", unit, ours.left, rival.left, goal=goal, note=NOTE)
     starts, changed = (ours.start_cpu, rival.start_cpu), (ours.change_cpu, rival.change_cpu)
-    yield figure(f"CPU of the broker, {group}: starts", "ms of CPU", *starts)
+    yield figure(f"CPU of the broker, {group}: the group starts", "ms of CPU", *starts)
     yield figure(f"CPU of the broker, {group}: a member joins or leaves", "ms of CPU", *changed)
     yield figure(f"memory with a {group}", "MB", ours.memory, rival.memory)

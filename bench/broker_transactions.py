@@ -51,7 +51,7 @@ class Kind:
 
 
 KINDS: Final = (Kind(1), Kind(16), Kind(1, partitions=10), Kind(1, classic=True))
-RETRIES: Final = "a broker that still ends the transaction before is asked again at once"
+RETRIES: Final = "requests are repeated at once while a broker ends the previous transaction"
 
 
 def transactions(brokers: Brokers) -> Iterator[Case]:
@@ -62,7 +62,7 @@ def transactions(brokers: Brokers) -> Iterator[Case]:
         yield from _rates(pair, kind.name, runs, seconds, RETRIES)
     clients = {id(server): _client(pair, server) for server in pair.servers()}
     note = "confluent-kafka, by the classic protocol, with its own waits and work"
-    yield from _rates(pair, "a real client, 1 partition", clients, seconds, note)
+    yield from _rates(pair, "through librdkafka, 1 partition", clients, seconds, note)
     yield from _memory(pair, seconds)
 
 

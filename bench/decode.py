@@ -205,7 +205,9 @@ def decode_cases(folder: Path, rows: int) -> Iterator[Case]:
         unit="records/s",
         ours=rows_of(log, ("offset", "value")),
     )
-    yield Case(case="check a leader's batch", unit="records/s", ours=checked(log))
+    yield Case(
+        case="check a batch as a leader does before an append", unit="records/s", ours=checked(log)
+    )
     yield from compressed_cases(folder, table)
     with_headers = write_log(folder, make_table(rows // 2, headers=True), Codec.NONE)
     yield Case(

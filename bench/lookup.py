@@ -161,7 +161,7 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
     note = f"{size >> 20} MB, 64 segments"
     base = Fixture(size, 64, batch_records=BATCH_RECORDS)
     yield Case(
-        case="exact, one at a time",
+        case="offset of a time, one lookup at a time",
         unit="lookups/s",
         ours=_one_by_one(base, count),
         goal="ours >= 50000",
@@ -175,7 +175,7 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
         note=f"{note}; the proposal promised 100,000 lookups/s",
     )
     yield Case(
-        case="exact, one at a time, cold page cache",
+        case="offset of a time, one lookup at a time, cold page cache",
         unit="lookups/s",
         ours=_one_by_one(base, 200),
         prepare=_drop_caches(base),
@@ -192,7 +192,7 @@ def _segment_count_cases(size: int, segments: int, count: int) -> Iterator[Case]
     few = Fixture(size, 10, batch_records=BATCH_RECORDS)
     lots = Fixture(size, segments, batch_records=BATCH_RECORDS)
     yield Case(
-        case="exact, one at a time, many segments against 10",
+        case="offset of a time, one lookup at a time, many segments",
         unit="us",
         ours=_one_by_one(lots, count),
         rival=_one_by_one(few, count),
@@ -221,7 +221,7 @@ def _batch_kind_cases(size: int) -> Iterator[Case]:
     ):
         other = Fixture(size // 4, 16, codec=codec, batch_records=batch_records)
         yield Case(
-            case=f"exact, one at a time, {label}",
+            case=f"offset of a time, one lookup at a time, {label}",
             unit="lookups/s",
             ours=_one_by_one(other, 200),
             note=f"{size // 4 >> 20} MB, 16 segments",
@@ -235,7 +235,7 @@ def _memory_case(partitions: int) -> Case:
     The case opens `partitions` separate readers of the same partition.
     """
     return Case(
-        case=f"resident index memory, {partitions} partitions",
+        case=f"memory of the indexes of {partitions} open partitions",
         unit="MB",
         ours=lambda: _index_megabytes(partitions),
         note="one partition with a segment of 16 MB, opened and searched this many times",

@@ -235,7 +235,8 @@ def range_cases(quick: bool) -> Iterator[Case]:
         rival=_reads(late, most),
         rival_name="reading the counted records",
         goal="ratio <= 0.02",
-        note=f"{note}; 0.8 % of the log lies in zones that the range cuts, however long it is",
+        note=f"{note}; 0.8 % of the log is in zones that contain an end of the range, for a range"
+        " of any length",
     )
     yield Case(
         case="count half of the time range",
@@ -244,7 +245,8 @@ def range_cases(quick: bool) -> Iterator[Case]:
         rival=_reads(late, half),
         rival_name="reading the counted records",
         goal="ratio <= 0.02",
-        note=f"{note}; the range cuts zones of the same total size as a longer range",
+        note=f"{note}; the zones that contain an end of the range have the same total size as for a"
+        " longer range",
     )
     yield Case(
         case="count half of the time range, compared with reading one column",

@@ -274,7 +274,7 @@ def arrow_cases(topic: ranges.Topic) -> Iterator[Case]:
                 note="GB are bytes of the log",
             )
         yield Case(
-            case="to_arrow on two cores, all usual columns, views",
+            case="to_arrow on two cores, all usual columns, keys and values as views",
             unit="GB/s",
             ours=ours(scan.COLUMNS, views=True),
             note="GB are bytes of the log; keys and values are not copied",

@@ -180,18 +180,18 @@ PARTITIONS: Final = 4
 
 # Settings of the topic, with the reason for each setting.
 SETTINGS: Final = {
-    "retention.ms": ("-1", "records of 2013 are older than any usual limit: keep them"),
+    "retention.ms": ("-1", "no limit, because records of 2013 are older than any usual limit"),
     "segment.ms": ("2592000000", "a segment for about each 30 days of flights"),
 }
 
 DEFAULTS_USED: Final = {
     "message.timestamp.after.max.ms": (
         "3600000",
-        "create times may be an hour ahead of the clock: flights leave up to 43 minutes early",
+        "create times may be an hour after the log's clock: flights leave up to 43 minutes early",
     ),
     "message.timestamp.before.max.ms": (
         "9223372036854775807",
-        "and any time before it: flights leave up to 22 hours late",
+        "create times may be any time before the log's clock: flights leave up to 22 hours late",
     ),
 }
 

@@ -176,13 +176,13 @@ class Demo:
             sparkjob.write_month(session, self._log, late, numbers, clock_ms=clock_ms)
         note = (
             f"The {len(late):,} flights of December were written by Spark in one commit, so all of"
-            f" them have its append time, {story.local(clock_ms)}."
+            f" them have the append time of that commit, {story.local(clock_ms)}."
         )
         self._settings_notes = [note]
 
     def _check_rows(self) -> None:
         self.checks.equal(
-            f"records in the topic, against the {ROW_COUNT:,} rows that the source has",
+            f"records in the topic, compared with the {ROW_COUNT:,} rows of the source",
             story.record_count(self._log),
             ROW_COUNT,
         )
@@ -198,7 +198,7 @@ class Demo:
         self._clocks = story.clocks_table(answers)
         self._why = story.why(answers, self._crossing)
         self.checks.equal(
-            "offsets of both clocks, by a count through the flights in their order",
+            "offsets on both clocks, compared with a count of the flights in order",
             [(answer.record.offset, answer.append.offset) for answer in answers],
             questions.expected_answers(self._loaded, self._partitions, self._at_ms),
         )

@@ -118,8 +118,8 @@ AIRCRAFT_TOPIC: Final = "aircraft"
 PARTITIONS: Final = 4
 
 SETTINGS: Final = {
-    "cleanup.policy": ("compact", "the last flight of each aircraft is what matters"),
-    "segment.bytes": ("4194304", "several segments for the year, so that some are finished"),
+    "cleanup.policy": ("compact", "compaction keeps the last flight of each aircraft"),
+    "segment.bytes": ("4194304", "small segments, so that compaction finds finished ones"),
 }
 
 _COLUMNS: Final = ("key", "value", "timestamp")

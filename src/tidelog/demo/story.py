@@ -35,8 +35,8 @@ LEAD: Final = (
 
 WHY_BYTES: Final = (
     "On the append clock, a time range is an offset range, so only these offsets are read. On the"
-    " record clock, any batch may contain a flight of that day. The zone maps of the segments show"
-    " which batches can, and every flight in those is read, so the answer is exact."
+    " record clock, any batch may contain a flight of that day. The segments' zone maps show which"
+    " batches can contain one. All flights in these batches are read, so the answer is exact."
 )
 
 # Line width in characters if stdout is not a terminal.
@@ -209,12 +209,14 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
     record_first = (
         "The record clock gives the first offset whose flight was due at noon or later, the append"
         " clock the first whose flight left at noon or later. Flights are in the log in the order"
-        f" in which they left, and {early} that were due at noon or later had left before noon. So"
-        f" the record clock's answers come {min(gaps)} to {max(gaps)} offsets earlier."
+        f" in which they left, and {early} flights left before noon although they were due at noon"
+        f" or later. So the record clock's offsets are {min(gaps)} to {max(gaps)} lower than the"
+        " append clock's."
     )
     still_there = (
         f"Conversely, {late} flights of that day were due before noon and left at noon or later. A"
-        " replay from noon by record time leaves them out; a replay by append time contains them."
+        " replay from noon by record time does not contain these flights; a replay by append time"
+        " does."
     )
     return [record_first, still_there]
 
@@ -239,8 +241,8 @@ def three_sentences(day: "pd.DataFrame", crossing: Crossing, share: float) -> li
         f" {crossing.due_after_left_before} left before noon but were due at noon or later."
     )
     replayed = (
-        f"Spark replayed the {left + canceled:,} flights that were due on that day, {left:,} that"
-        f" left and {canceled:,} canceled, from {share_text(share)} of the log's bytes."
+        f"Spark replayed the {left + canceled:,} flights that were due on that day ({left:,} left,"
+        f" {canceled:,} were canceled) and read only {share_text(share)} of the log's bytes."
     )
     return [clocks, noon, replayed]
 
@@ -293,11 +295,11 @@ def aircraft_table(then: "pd.DataFrame", last: "pd.DataFrame") -> Table:
 def why_aircraft(written: int, remaining: int, aircraft: int) -> str:
     """Explain the table of aircraft, with figures from it."""
     return (
-        f"The table has {min(_AIRCRAFT_MAX, aircraft):,} of {aircraft:,} aircraft."
-        f" {written:,} flights by all aircraft were written to a compacted topic. Before"
-        " compaction a table can be read as of any date. Compaction left"
-        f" {remaining:,} records, the last of each aircraft among them. Earlier states are lost:"
-        " reading one is refused with an error that names the earliest exact date."
+        f"The table has {min(_AIRCRAFT_MAX, aircraft):,} of {aircraft:,} aircraft. {written:,}"
+        " flights by all aircraft were written to a compacted topic. Before compaction a table can"
+        f" be read as of any date. Compaction left {remaining:,} records, the last of each aircraft"
+        " among them. Earlier states are lost: the table as of an earlier date is refused with an"
+        " error that names the earliest exact date."
     )
 
 
