@@ -85,7 +85,7 @@ JOBS: Final = {
     ),
     "compact": ("jobs.compact", "Compact a large directory in parallel."),
     "lag": ("jobs.lag", "Show the lag of all consumer groups, by partition or hour."),
-    "latency": ("jobs.latency", "Show latency by topic and hour, and losses by watermarks."),
+    "latency": ("jobs.latency", "Show latency by topic and hour, and records lost by watermarks."),
     "mirror": ("jobs.mirror", "Copy topics from several places into one, exactly once."),
     "reindex": ("jobs.reindex", "Rebuild missing or wrong indexes and zone maps."),
     "replay": ("jobs.replay", "Replay a time range of a topic."),

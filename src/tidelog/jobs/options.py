@@ -66,10 +66,13 @@ class Option:
 
 # Options of several jobs.
 CREATE: Final = Option(
-    "Create the topic with N partitions. Default: it must exist.", "--create", metavar="N", least=1
+    "Create the topic with N partitions if it does not exist. Default: the topic must exist.",
+    "--create",
+    metavar="N",
+    least=1,
 )
 CONFIG: Final = Option(
-    "A setting of the created topic; repeatable. Default: Kafka's defaults.",
+    "A setting of the topic that --create creates; repeatable. Default: Kafka's defaults.",
     "--config -c",
     metavar="KEY=VALUE",
 )
@@ -83,7 +86,7 @@ SINK: Final = Option("More options of the sink, such as `compression`.")
 
 # Options of jobs and of other commands; `tidelog.cli.options` creates click's options from them.
 CLOCK: Final = Option(
-    "record: the record's own timestamp; append: when it arrived in the log.",
+    "record: the record's own timestamp; append: the time at which the log appended the record.",
     "--clock",
     ClockName.RECORD,
     choices=ClockName,
@@ -136,13 +139,13 @@ def check_sink_options(keyword: str, options: Mapping[str, str] | None) -> None:
 _OF_TARGET: Final = (
     dict.fromkeys(
         ("path", "kafka.bootstrap.servers", "topic"),
-        "would write to another place than the target: leave it out, or give that place as the"
-        " target",
+        "would change the place to which the job writes: leave the option out, or give the other"
+        " place as the target",
     )
     | dict.fromkeys(("createPartitions", "createConfig"), "is set by the job: give create")
     | dict.fromkeys(
         ("txnAppId", "txnVersion", "delivery"),
-        "is set by the job, which detects repeated writes by it: leave it out",
+        "is set by the job to detect repeated writes: leave the option out",
     )
 )
 

@@ -298,7 +298,9 @@ def _keys(config: TopicConfig, load: ExpectedWrite) -> Iterator[Finding]:
         text = f"{count_text(load.null_keys)} without a key would be refused"
         yield Finding(effect=Effect.REFUSED, setting=setting, text=text, records=load.null_keys)
     yield Finding(
-        effect=Effect.NOTE, setting=setting, text="only the last record of each key will be kept"
+        effect=Effect.NOTE,
+        setting=setting,
+        text="compaction will delete all records but the last one of each key",
     )
 
 
@@ -342,8 +344,10 @@ def _ahead(setting: str, count: Count | None) -> Iterator[Finding]:
     if count is not None and count.records:
         has = verb(
             count.records,
-            "has a create time in the future: no record after it is deleted before that time",
-            "have create times in the future: no record after them is deleted before those times",
+            "has a create time in the future: retention by time keeps all later records of its"
+            " partition at least until that time",
+            "have create times in the future: retention by time keeps all later records of their"
+            " partitions at least until those times",
         )
         text = f"{count_text(count)} {has}"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text, records=count)

@@ -221,9 +221,9 @@ def _spread(what: str, values: PartitionValues, snapshot: LogSnapshot) -> dict[T
 _LOG: Final = logging.getLogger("tidelog.spark")
 
 _HINT: Final = (
-    "The query can't continue without a gap. With failOnDataLoss=false it reports these ranges and"
-    " continues: at the log start, if records were deleted before they were read; at the"
-    " divergence, if the log was rewritten; at the log start of a recreated topic."
+    "The query can't continue without skipping these offsets. With failOnDataLoss=false, the query"
+    " reports them and continues: at the log start, if records were deleted before they were read;"
+    " at the divergence, if the log was rewritten; at the log start of a recreated topic."
 )
 
 Ranges = dict[TopicPartition, tuple[int, int]]

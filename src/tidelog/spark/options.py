@@ -38,11 +38,11 @@ from tidelog.types import (
 
 READ_OPTIONS: Final = {
     "path": "directory of topics: a path, or the URL of an object store",
-    "kafka.bootstrap.servers": "brokers to read from instead, host:port[,host:port]",
+    "kafka.bootstrap.servers": "brokers to read from, instead of path: host:port[,host:port]",
     "kafka.*": "settings of the client under Kafka's names, such as kafka.security.protocol",
     "store.*": "settings of the object store that path names",
     "subscribe": "topics, separated by commas",
-    "topic": "one topic; writes have the same option, so that one view can be read and written",
+    "topic": "name of one topic; writes use the same option, so one view can be read and written",
     "subscribePattern": "regular expression that matches whole names of topics",
     "assign": 'partitions, {"topic": [0, 1]}',
     "startingOffsets": 'earliest, or offsets by partition, {"topic": {"0": 23, "1": -2}}',
@@ -53,16 +53,17 @@ READ_OPTIONS: Final = {
     "endingOffsetsByTimestamp": 'end times by partition, {"topic": {"0": ms}}',
     "startingOffsetsByTimestampStrategy": "what to do if no record is at or after the start"
     " time: error, or latest (read nothing)",
-    "timeRange": "exact (the records in the range) or positions (all offsets between those found"
-    " for start and end, as in the connector)",
+    "timeRange": "exact (only records in the time range) or positions (all offsets from the first"
+    " record at or after the start up to, not including, the first record at or after the end, as"
+    " in Spark's Kafka connector)",
     "readUntil": "written (all records) or flushed (only records that survive a crash)",
     "clock": "record (timestamp) or append (when the log appended the record)",
     "strict": "true: records without a time on the chosen clock are an error",
     "columns": "columns to read, separated by commas",
     "table": "true: only the latest committed record of each key (docs/tables.md)",
     "asOf": "with table: as of this time, inclusive; default: all records",
-    "inexact": "with table, if compaction or retention has removed records of that time: refuse, or"
-    " mark (read the remaining records)",
+    "inexact": "with table, if compaction or retention has removed records of the requested time:"
+    " refuse the read, or mark (build the table from the remaining records)",
     "keyAs": "type of keys, and of the column: bytes, string, int32, int64, double, uuid or json",
     "valueAs": "type of values, and of the column, as for keyAs",
     "mode": "failfast (an invalid cell is an error) or permissive (it is null, and _corrupt_record"
@@ -74,19 +75,20 @@ READ_OPTIONS: Final = {
     "splitBytes": "maximum number of log bytes that a task reads, approximately",
     "pushdown": "false: Spark applies all filters, even if the session pushes them down",
     "isolation": "read_uncommitted or read_committed",
-    "kafka.isolation.level": "the connector's name of isolation",
-    "failOnDataLoss": "true: requested offsets that no longer exist are an error, also those of a"
-    " segment that is missing in the middle of the log",
-    "zoneCache": "folder on the driver for zone maps of segments without one, such as Kafka's",
+    "kafka.isolation.level": "name of the option isolation in Spark's Kafka connector",
+    "failOnDataLoss": "true: requested offsets that no longer exist are an error, also if a segment"
+    " is missing in the middle of the log",
+    "zoneCache": "folder on the driver for zone maps of segments that have none, such as segments"
+    " that Kafka wrote",
     "kafkaConsumer.pollTimeoutMs": "how long a task waits for the next records of a broker, in ms",
     "fetchOffset.numRetries": "how often the driver requests offsets from brokers before it fails",
-    "fetchOffset.retryIntervalMs": "pause between two of these attempts, in ms",
+    "fetchOffset.retryIntervalMs": "pause between two attempts of fetchOffset.numRetries, in ms",
     "groupIdPrefix": "prefix of the client's group id; nothing is ever committed to the group",
 }
 
 WRITE_OPTIONS: Final = {
     "path": "directory of topics",
-    "kafka.bootstrap.servers": "brokers to write to instead, host:port[,host:port]",
+    "kafka.bootstrap.servers": "brokers to write to, instead of path: host:port[,host:port]",
     "kafka.*": "settings of the producer under Kafka's names, such as kafka.security.protocol",
     "topic": "topic for all rows, instead of the column topic",
     "keyAs": "type that the column key is encoded as: bytes, string, int32, int64, double, uuid or"
@@ -96,14 +98,15 @@ WRITE_OPTIONS: Final = {
     "createConfig": 'settings of a topic that is created, {"retention.ms": "-1"}',
     "compression": "codec for topics whose compression.type is producer",
     "batchBytes": "maximum size of a batch, in bytes before compression",
-    "clock.ms": "time of the log's clock at the commit, in ms; default: the machine's",
-    "includeHeaders": "accepted as in the connector, without effect: headers are written if there"
-    " is a column headers",
+    "clock.ms": "time of the log's clock at the commit, in ms; default: the machine's time",
+    "includeHeaders": "accepted as in Spark's Kafka connector, without effect: headers are written"
+    " if there is a column named headers",
     "delivery": "to brokers: idempotent, or exactly-once (one transaction for each task)",
     "transactionalIdPrefix": "prefix of the transactional ids of exactly-once",
     "markerTopic": "compacted topic in which exactly-once records what was written",
-    "txnAppId": "name of a writer that numbers its batch writes",
-    "txnVersion": "number of this write; nothing is written to topics with this or a later number",
+    "txnAppId": "name under which a writer numbers its batch writes (see txnVersion)",
+    "txnVersion": "number of this write under txnAppId; nothing is written to a topic that already"
+    " has this number or a larger one",
     "lockWaitMs": "how long a commit waits for another writer of the directory, in ms",
 }
 
@@ -175,7 +178,7 @@ class Options:
     def _choose(self, name: str, text: str, allowed: Mapping[str, _Value]) -> _Value:
         word = text.strip().lower()
         if word not in allowed:
-            raise InvalidRequest(f"option {name}={text}: one of {', '.join(allowed)}")
+            raise InvalidRequest(f"option {name}={text}: must be one of {', '.join(allowed)}")
         return allowed[word]
 
     def number(self, name: str, default: int, *, at_least: int = 1) -> int:
@@ -422,16 +425,16 @@ _NOT_OF_TABLES: Final = (
     )
     | dict.fromkeys(
         ("minPartitions", "maxRecordsPerPartition", "splitBytes", "zoneCache"),
-        "applies to splits only; a table has a task for each partition (tidelog.spark.table has"
-        " several)",
+        "does not apply to tables: a table is read by one task for each partition"
+        " (tidelog.spark.table uses several)",
     )
     | dict.fromkeys(
         ("isolation", "kafka.isolation.level"),
-        "applies to records only; tables show only committed records",
+        "does not apply to tables, which show only committed records",
     )
     | {
-        "failOnDataLoss": "applies to ranges only; a table that has lost records is an error",
-        "pushdown": "applies to records only; a table is filtered after it is computed",
+        "failOnDataLoss": "does not apply to tables: lost records are always an error",
+        "pushdown": "does not apply to tables, which are filtered after they are computed",
     }
 )
 
@@ -446,11 +449,11 @@ _OF_BROKERS: Final = dict.fromkeys(
 )
 
 _REFUSED_CLIENT: Final = {
-    "auto.offset.reset": "startingOffsets says where a read starts",
+    "auto.offset.reset": "give startingOffsets",
     "key.deserializer": "give keyAs",
     "value.deserializer": "give valueAs",
-    "key.serializer": "keys are bytes, and nothing is written here",
-    "value.serializer": "values are bytes, and nothing is written here",
+    "key.serializer": "a read serializes no keys",
+    "value.serializer": "a read serializes no values",
     "enable.auto.commit": "a read commits no offsets to a group",
     "interceptor.classes": "interceptors could change the records",
 }

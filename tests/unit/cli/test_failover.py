@@ -139,7 +139,10 @@ def test_a_table_and_sentences(pair: Pair) -> None:
     told = pair.err.getvalue()
     assert "margin: latency 2s (as stated), clock skew 0s" in told
     assert "orders: partition N on B corresponds to partition N on A" in told
-    assert "consumed on A, 1 is after the start on B; B has 4 records after the start: 3" in told
+    assert (
+        "not consumed on A is after the start on B; B has 4 records after the start, of which 3"
+        in told
+    )
     assert pair.b.offsets == {GROUP: {P0: Committed(0)}}
 
 
@@ -345,6 +348,6 @@ class TestMap:
         words = ["failover", "--group", GROUP, "--to", "b:1", "--at", "-1h", "--map", file]
         assert app.run(words, surroundings) == 3
         assert err.getvalue() == (
-            "error: without --from, --topic T is needed: only A knows the group's topics; the map"
-            " has orders\n"
+            "error: without --from, --topic T is needed: the group's topics are stored only on A;"
+            " the map has the topics orders\n"
         )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ({"order": "time"}, "order 'time' needs a column for the time"),
         ({"order": "key"}, "order 'key' needs a column for the key"),
         ({"job_id": ""}, "a job id must have 1 to 200 characters"),
-        ({"sink": {"Path": "b"}}, "sink: option Path would write to another place"),
+        ({"sink": {"Path": "b"}}, "sink: option Path would change the place to which"),
         ({"sink": {"txnVersion": "3"}}, "option txnVersion is set by the job"),
         ({"config": {"retention.ms": "-1"}}, "settings apply only to a topic that the job creates"),
     ],

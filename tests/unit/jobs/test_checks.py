@@ -135,7 +135,7 @@ def test_a_topic_without_delete_deletes_nothing() -> None:
         size_bytes=1_000,
     )
     (finding,) = check(target(**config), given, NOW)
-    assert finding.text == "only the last record of each key will be kept"
+    assert finding.text == "compaction will delete all records but the last one of each key"
 
 
 def test_a_compacted_topic_refuses_records_without_a_key() -> None:

@@ -108,8 +108,8 @@ class TestTighter:
         with pytest.raises(TooFewRecords) as caught:
             planned(mirror, latency_ms=None)
         assert str(caught.value).endswith(
-            "give --max-latency; copy-1 on B needs it, because the map was not used: orders-1 ends"
-            " at offset 40 on A, but the mirror has read up to offset 50"
+            "give --max-latency; a latency is needed for copy-1 on B, because the map was not"
+            " used: orders-1 ends at offset 40 on A, but the mirror has read up to offset 50"
         )
 
     def test_failback_uses_a_mirror_that_began_at_the_end(self) -> None:

@@ -194,7 +194,7 @@ class TestNew:
     def test_a_map_of_another_mirror_is_refused(self, source: str, target: str, env: Env) -> None:
         plan, found = begun(shop(source, target), env)
         moved = (dataclasses.replace(found.sources[0], place="elsewhere"),)
-        with pytest.raises(CorruptData, match="not of this mirror"):
+        with pytest.raises(CorruptData, match="belongs to another mirror"):
             as_mapped(plan, dataclasses.replace(found, sources=moved))
 
     def test_names_in_another_order_keep_their_numbers(

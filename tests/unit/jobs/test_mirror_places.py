@@ -73,7 +73,7 @@ def test_the_error_for_a_missing_topic_names_the_option_to_create_it(plan: Mirro
 def test_a_missing_directory_is_made_with_create(plan: MirrorPlan, tmp_path: Path) -> None:
     new = Place(f"{tmp_path}/new")
     other = plan_mirror([plan.sources[0].place], ["orders"], new, checkpoint="m")
-    with pytest.raises(InvalidRequest, match=r"no such directory; --create \(create=True\)"):
+    with pytest.raises(InvalidRequest, match=r"directory does not exist; --create \(create=True\)"):
         check_start(other, f"{tmp_path}/m", os_env(), create=False, force=False)
     check_start(other, f"{tmp_path}/m", os_env(), create=True, force=False)
     assert not (tmp_path / "new").exists(), "a check changes nothing"
@@ -156,8 +156,9 @@ class TestGrown:
         more = dataclasses.replace(facts, ends=(*facts.ends, 7))
         fewer = dataclasses.replace(facts, ends=facts.ends[:2])
         by_key = dataclasses.replace(mapped(plan), partitioning=Partitioning.KEY)
-        for found, there in ((by_key, more), (mapped(plan), fewer)):
-            with pytest.raises(
-                InvalidRequest, match="keys would map to other partitions than before"
-            ):
+        for found, there, reason in (
+            (by_key, more, "keys would map to other partitions"),
+            (mapped(plan), fewer, "copied records are lost"),
+        ):
+            with pytest.raises(InvalidRequest, match=reason):
                 grown(found, {"orders": there})

@@ -65,7 +65,7 @@ class TestPlan:
             ({"sources": []}, "nothing to mirror"),
             ({"topics": []}, "nothing to mirror"),
             ({"target": "s3://bucket/logs"}, "object stores are read, not written to"),
-            ({"sources": [EAST, EAST]}, "kafka://east:9092 is named twice"),
+            ({"sources": [EAST, EAST]}, "the source kafka://east:9092 is given twice"),
             ({"target": EAST, "topics": ["bills"]}, "bills of kafka://east:9092 would be copied"),
         ],
     )
@@ -96,7 +96,7 @@ class TestRenames:
             ("orders", "write TOPIC=NAME, or PLACE/TOPIC=NAME"),
             ("=x", "write TOPIC=NAME"),
             ("order=x", "order is not among the topics"),
-            ("kafka://south:1/orders=x", "kafka://south:1 is not among the places"),
+            ("kafka://south:1/orders=x", "kafka://south:1 is not a source of this mirror"),
         ],
     )
     def test_invalid_renames_are_refused(self, text: str, said: str) -> None:
@@ -140,16 +140,16 @@ class TestPassedOn:
         ("name", "told"),
         [
             ("minPartitions", "but a repeated task must write the same records in the same order"),
-            ("splitbytes", "would change which records a task writes"),
-            ("maxRecordsPerPartition", "would change which records a task writes"),
+            ("splitbytes", "would change the records that a task writes"),
+            ("maxRecordsPerPartition", "would change the records that a task writes"),
             ("startingOffsets", "use the option start"),
             ("columns", "which copies whole records"),
             ("subscribe", "use the options topics or pattern"),
-            ("kafka.bootstrap.servers", "leave it out, or give that place as a source"),
+            ("kafka.bootstrap.servers", "or give the other place as a source"),
             ("kafka.isolation.level", "use the option isolation"),
             ("maxOffsetsPerTrigger", "use the option batch_records"),
             ("valueAs", "convert records by a transform"),
-            ("failOnDataLoss", "which records a repeated task writes to brokers"),
+            ("failOnDataLoss", "records that a repeated task writes to brokers"),
             ("kafkaConsumer.pollTimeout", r"not supported; use one of kafka\.\*, store\.\*, "),
         ],
     )
@@ -160,10 +160,10 @@ class TestPassedOn:
     @pytest.mark.parametrize(
         ("name", "told"),
         [
-            ("path", "would write to another place than the target: leave it out"),
-            ("topic", "would write to another place"),
+            ("path", "would change the place to which the job writes: leave"),
+            ("topic", "would change the place to which the job writes"),
             ("createPartitions", "give create"),
-            ("txnAppId", "which detects repeated writes by it"),
+            ("txnAppId", "to detect repeated writes"),
             ("batchByte", r"not supported; use one of kafka\.\*, compression, batchBytes"),
         ],
     )

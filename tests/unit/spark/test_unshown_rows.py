@@ -88,7 +88,7 @@ def test_a_corrupt_record_is_marked_with_any_columns(root: str, columns: str) ->
     ("options", "told"),
     [
         ({"mode": "dropMalformed"}, "would drop records without notice"),
-        ({"mode": "lax"}, "option mode=lax: one of failfast, permissive"),
+        ({"mode": "lax"}, "option mode=lax: must be one of failfast, permissive"),
         ({"columns": "value,_corrupt_record"}, "applies only with the option mode=permissive"),
     ],
 )

@@ -162,9 +162,9 @@ class AuditCommand:
 def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> int:
     """Compare two places key by key.
 
-    A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. Every
-    record is read, except those already recorded in --state; the chance of a missed difference is
-    printed. Runs on Spark.
+    A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. Reads
+    every record, except those whose results --state stores. Prints the chance that a difference was
+    missed. Runs on Spark.
 
     Exit code: 0 equal, 1 differences, 2 an error, 3 invalid arguments.
     """

@@ -88,14 +88,14 @@ class Request:
         "--format",
         "-f",
         metavar="NAME",
-        help="parquet, csv, json, orc, jdbc or another format of Spark."
-        " Default: by the table's name.",
+        help="parquet, csv, json, orc, jdbc or another format of Spark. Default: chosen by the"
+        " suffix of the table's name.",
     )
     options: tuple[str, ...] = option(
         "--option",
         multiple=True,
         metavar="KEY=VALUE",
-        help="A read option of that format; repeatable. Default: none.",
+        help="An option of Spark for reading this format; repeatable. Default: none.",
     )
     compression: str | None = declared_by(compression_option)
     report: str | None = declared_by(report_option)
@@ -124,8 +124,8 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
     """Load a table into a topic; all records become visible at once.
 
     TABLE is a path or URL that Spark reads, or jdbc:... . Segments are built in parallel and
-    attached by one commit. After a stop or a crash, the same command loads no row twice; another
-    --id loads the same table again. Times without a zone are in --zone.
+    attached by one commit. After a stop or a crash, the same command continues and loads no row
+    twice. To load the same table again, give another --id. --zone is the zone of times without one.
     """
     needs_spark()
     from tidelog.jobs.bootstrap.job import Bootstrap, partition_rows

@@ -87,8 +87,9 @@ class Request:
 def failover(surroundings: Surroundings, request: Request, options: FailoverOptions) -> ExitCode:
     """Move a consumer group to another cluster, missing no record.
 
-    Finds where the group continues on B: by the times of the records at its offsets on A,
-    minus the largest latency, or by the offset map of a mirror. Commits nothing without --execute.
+    Finds the offsets at which the group continues on B, by a mirror's offset map or by time: the
+    time of the record at the group's offset on A, minus the largest latency. Commits nothing
+    without --execute.
     Exit code 2: --verify found records that would be missed, that B lacks, or that never reached A.
     """
     plan_request = request_of(surroundings, options, request.zone)
@@ -441,11 +442,11 @@ def _verdict_lines(verdict: "Verdict") -> list[str]:
     later = verdict.unconsumed - verdict.missed - verdict.absent
     unread, twice = plural(verdict.unconsumed, "record"), verdict.duplicates
     first = (
-        f"verified {verdict.topic} by {compared}: of {unread} not consumed on A,"
-        f" {later:,} {verb(later, 'is', 'are')} after the start on B; B has"
-        f" {plural(verdict.after, 'record')} after the start: {twice}"
-        f" {verb(twice, 'was', 'were')} consumed on A and will be read again, {verdict.only_on_b}"
-        f" {verb(verdict.only_on_b, 'was', 'were')} not found on A"
+        f"verified {verdict.topic} by {compared}: {later:,} of {unread} not consumed on A"
+        f" {verb(later, 'is', 'are')} after the start on B; B has"
+        f" {plural(verdict.after, 'record')} after the start, of which {twice}"
+        f" {verb(twice, 'was', 'were')} consumed on A and will be read again, and"
+        f" {verdict.only_on_b} {verb(verdict.only_on_b, 'was', 'were')} not found on A"
     )
     lines = [first]
     if verdict.missed:

@@ -139,9 +139,9 @@ class Request:
 def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> ExitCode:
     """Show the lag of all consumer groups, by partition or hour.
 
-    PLACE is kafka://HOST:PORT, or a directory with committed offsets: of a broker (also Apache
-    Kafka's, running or not) or of a standby. Each unread record is read once for all groups, from
-    the directory of --data if given, else from the brokers.
+    PLACE is kafka://HOST:PORT, or a directory with committed offsets: the directory of a broker
+    (tidelog's or Apache Kafka's, running or not) or of a standby. Each unread record is read once
+    for all groups, from the directory of --data if given, else from the brokers.
     """
     needs_spark()
     from tidelog.jobs.lag.job import measure

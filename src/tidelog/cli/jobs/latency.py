@@ -127,14 +127,14 @@ class Request:
 )
 @with_job_options(Request, LatencyOptions, order="source targets start end during delays_ms")
 def latency(surroundings: Surroundings, request: Request, options: LatencyOptions) -> None:
-    """Show latency by topic and hour, and losses by watermarks.
+    """Show latency by topic and hour, and records lost by watermarks.
 
     Latency is append time minus create time. A record with a negative latency was appended before
     its create time, for example because the producer's clock was ahead; CLOCK AHEAD is the largest
-    such difference. A range is extended to whole hours. --show hours lists each latency twice: by
-    the hour of its append time, and of its create time. PLACE is a directory, an object store's
-    URL, or kafka://HOST:PORT; in a cluster of Kafka, only topics with LogAppendTime have append
-    times.
+    such difference. A range is extended to whole hours. --show hours lists each latency twice:
+    under the hour of its append time, and under the hour of its create time. PLACE is a directory,
+    an object store's URL, or kafka://HOST:PORT; in a cluster of Kafka, only topics with
+    LogAppendTime have append times.
     """
     needs_spark()
     from tidelog.jobs.latency.job import measure

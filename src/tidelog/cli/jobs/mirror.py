@@ -78,8 +78,8 @@ class Request:
         "--exclude",
         multiple=True,
         metavar="REGEX",
-        help="Regular expression for topics to exclude from --pattern; must match the whole name."
-        " Default: none.",
+        help="Exclude topics of --pattern whose whole names match this regular expression;"
+        " repeatable. Default: none.",
     )
     to: str = option(
         "--to",
@@ -125,9 +125,10 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
     """Copy topics from several places into one, exactly once.
 
     Copies keep their create times and get new offsets and append times; an offset map lists both
-    offsets. FROM is a directory (with a slash, such as ./data, if it does not exist yet), an object
-    store's URL or kafka://HOST:PORT. After a stop or a crash the same command continues. Exit code
-    2: the target would lose records or their times, so nothing was copied.
+    offsets. FROM is a directory, an object store's URL or kafka://HOST:PORT. A directory that does
+    not exist yet needs a slash in its name, such as ./data. After a stop or a crash, the same
+    command continues. Exit code 2: the target would lose records or their times, so nothing was
+    copied.
     """
     from tidelog.jobs.mirror.places import check_start
     from tidelog.jobs.target_check import lines

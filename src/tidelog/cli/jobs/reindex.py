@@ -95,8 +95,8 @@ class Request:
 def reindex(surroundings: Surroundings, request: Request, options: ReindexOptions) -> Verdict:
     """Rebuild missing or wrong indexes and zone maps.
 
-    Takes the directory's lock. Directories of Apache Kafka and in object stores are never changed:
-    with --zone-cache, their zone maps are written into another folder.
+    Takes the directory's lock. A directory of Apache Kafka or in an object store is never changed;
+    --zone-cache names a folder into which its zone maps are written instead.
 
     Exit code, as of `tidelog doctor`: 0 sound, 1 findings, 2 not everything could be checked.
     """

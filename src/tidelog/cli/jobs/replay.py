@@ -107,9 +107,9 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
     """Replay a time range of a topic.
 
     Writes exactly the records of the range, with their times. SOURCE is a directory of topics, an
-    object store's URL, or kafka://HOST:PORT. The first start fixes the range; with --progress, a
-    stopped replay continues and writes no record twice. Exit code 2: the target's settings would
-    refuse some records or delete them at once, and --force was not given.
+    object store's URL, or kafka://HOST:PORT. The range is fixed when the replay first starts. With
+    --progress, a stopped replay can continue and writes no record twice. Exit code 2: the target's
+    settings would refuse some records or delete them at once, and --force was not given.
     """
     from tidelog.jobs.replay.job import summary_row
 

@@ -48,18 +48,19 @@ class AuditOptions(TypedDict, total=False):
         Option(
             "Name of a topic on B; repeatable. Default: the same name.",
             "--rename",
-            keyword="Names on B by names on A, for topics with different names.",
+            keyword="Mapping of a topic's name on A to its name on B, for topics whose names"
+            " differ.",
             metavar="TOPIC=NAME",
         ),
     ]
     group: Annotated[
         str | None,
         Option(
-            "Compare with this consumer group: list keys whose last record it has not read."
+            "Compare with this consumer group: list keys whose last record the group has not read."
             " Default: no group.",
             "--group",
-            keyword="Consumer group of B, or of A if there is no B: lists keys whose last"
-            " record the group has not read.",
+            keyword="Consumer group of B, or of A if there is no B. The audit then also lists keys"
+            " whose last record the group has not read.",
             metavar="G",
         ),
     ]
@@ -88,20 +89,20 @@ class AuditOptions(TypedDict, total=False):
             "Offset map of the mirror from A to B: compare only records that the mirror has copied."
             " Default: compare all records.",
             "--map",
-            keyword="Offset map of the mirror from A to B: compares only records that the mirror"
-            " has copied.",
+            keyword="Offset map of the mirror from A to B. The audit then compares only records"
+            " that the mirror has copied.",
             metavar="FILE",
         ),
     ]
     state: Annotated[
         str | None,
         Option(
-            "Folder that stores what was read, so that the next audit reads only new records."
-            " Default: read all.",
+            "Folder that stores the results, so that the next audit reads only new records."
+            " Default: read all records.",
             "--state",
-            keyword="Folder, shared by all workers, that stores what was read, so that the next"
-            " audit of these places reads only new records. Without it, all workers must run on"
-            " this machine.",
+            keyword="Folder, shared by all workers, that stores the results, so that the next audit"
+            " of the same places reads only new records. None: a temporary folder; all workers must"
+            " then run on this machine.",
             metavar="FOLDER",
         ),
     ]
@@ -109,8 +110,8 @@ class AuditOptions(TypedDict, total=False):
     history: Annotated[
         bool | None,
         Option(
-            "Also compare records before each key's last one. Default: only for topics that are"
-            " not compacted.",
+            "Compare all records of each key, not only its last record. Default: only in topics"
+            " that are not compacted.",
             "--history/--no-history",
         ),
     ]
@@ -128,7 +129,7 @@ class AuditOptions(TypedDict, total=False):
     span_ms: Annotated[
         int,
         Option(
-            "Length in ms of the time spans by which A and B are compared.",
+            "Length in ms of the spans of create time for which A and B are compared.",
             default=HOUR_MS,
             least=1,
         ),
@@ -136,7 +137,8 @@ class AuditOptions(TypedDict, total=False):
     keys_max: Annotated[
         int,
         Option(
-            "Maximum number of keys listed for each kind and topic; all are counted.",
+            "Maximum number of keys listed for each kind of difference in each topic. All keys are"
+            " counted.",
             "--keys",
             10_000,
             metavar="N",

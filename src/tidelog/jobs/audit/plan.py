@@ -569,7 +569,7 @@ def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
 def _standby_positions(place: Place, group: str) -> dict[TopicPartition, int]:
     offsets = read_group_offsets(directory_env(place).files, place.address.rstrip("/"))
     if offsets is None:
-        raise InvalidRequest(f"{place}: it has no {GROUPS_FILE}, so its groups are unknown")
+        raise InvalidRequest(f"{place} has no {GROUPS_FILE}, so the groups' positions are unknown")
     if group not in offsets.groups:
         names = ", ".join(sorted(offsets.groups))
         raise UnknownGroup(f"{place}: no group {group}; there are: {names}")
@@ -645,9 +645,9 @@ def _check_options(b: Place | None, options: AuditOptions) -> None:
     if b is None and options["group"] is None:
         raise InvalidRequest("give a second place, or a group")
     if b is None and options["offset_map"] is not None:
-        raise InvalidRequest("an offset map needs a second place")
+        raise InvalidRequest("an offset map can be used only with a second place")
     has_times = options["start"] is not None or options["end"] is not None
     if has_times and options["state"] is not None:
         raise InvalidRequest(
-            "a state can't be used with a time range; leave out the state or the range"
+            "a state folder can't be used with a time range; leave out the folder or the range"
         )

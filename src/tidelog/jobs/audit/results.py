@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final, NamedTuple
 
-from tidelog.amounts import plural
+from tidelog.amounts import plural, verb
 from tidelog.jobs.audit.options import Kind
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.parts import timestamp
@@ -285,7 +285,8 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
     unkeyed = sum(topic.unkeyed_equal is False for topic in audited.topics)
     without_key = f"records without a key in {plural(unkeyed, 'topic')}"
     if not differing:
-        return f"{a} and {b} differ in {without_key}, but in none of {plural(keys, 'key')}"
+        equal = f"{plural(keys, 'key')} {verb(keys, 'is', 'are')} equal"
+        return f"{a} and {b} differ only in {without_key}; {equal}"
     text = f"{a} and {b} differ in {differing:,} of {plural(keys, 'key')}: {', '.join(kinds)}"
     return f"{text}; and in {without_key}" if unkeyed else text
 

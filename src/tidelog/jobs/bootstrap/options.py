@@ -37,7 +37,7 @@ class BootstrapOptions(TypedDict, total=False):
             "Column of the create time. Default: the time of the commit.",
             "--time",
             keyword="Column of the create time: timestamp, date, whole ms, or text for SQL's cast."
-            " Null means the time of the commit.",
+            " A row whose time is null gets the time of the commit.",
             metavar="COL",
         ),
     ]
@@ -68,20 +68,20 @@ class BootstrapOptions(TypedDict, total=False):
         Option(
             "Order of records in a partition. Default: time with --time, else none.",
             "--order",
-            keyword="Order of the records in a partition: `time`, `key` (then time), or `none` (the"
-            " order in which tasks read them, without a shuffle). None: `time` if there is a time"
-            " column.",
+            keyword="Order of the records in a partition. `time`: by create time; `key`: by key,"
+            " then by create time; `none`: the order in which tasks read the rows, without a"
+            " shuffle. None: `time` if there is a time column, else `none`.",
             choices=Order,
         ),
     ]
     job_id: Annotated[
         str | None,
         Option(
-            "Name of the load; nothing is loaded twice under one name. Default: derived from table,"
-            " topic and columns.",
+            "Name of the load; if a load with this name was committed before, nothing is loaded."
+            " Default: derived from table, topic and columns.",
             "--id",
-            keyword="Name of the load, which makes it safe to repeat: a table that was loaded under"
-            " this id is not loaded again.",
+            keyword="Name of the load, which makes the call safe to repeat: if a load with this"
+            " name was committed before, nothing is loaded.",
             metavar="NAME",
         ),
     ]

@@ -13,18 +13,25 @@ class CompactOptions(TypedDict, total=False):
     if_due: Annotated[
         bool,
         Option(
-            "Compact only what is due by the topics' settings. Default: all finished segments.",
+            "Compact only partitions that are due by their topics' settings. Default: compact all"
+            " finished segments.",
             "--if-due",
             default=False,
         ),
     ]
     roll: Annotated[
-        bool, Option("Finish active segments first, to clean them too.", "--roll", default=False)
+        bool,
+        Option(
+            "Roll the active segments first, so that their records are compacted, too.",
+            "--roll",
+            default=False,
+        ),
     ]
     accept_lost_times: Annotated[
         bool,
         Option(
-            "Also compact segments whose append times are damaged or lost: they become unknown.",
+            "Also compact segments whose append times are damaged or lost; these append times"
+            " become unknown.",
             "--accept-lost-times",
             default=False,
         ),
@@ -42,7 +49,8 @@ class CompactOptions(TypedDict, total=False):
     dedupe_buffer_bytes: Annotated[
         int,
         Option(
-            "Memory in bytes for a task's map of keys; more keys need more passes.",
+            "Memory in bytes for a task's map of keys. If the keys don't fit, the task needs"
+            " several passes.",
             default=128 << 20,
         ),
     ]

@@ -172,8 +172,8 @@ def _by_time(
 ) -> "list[_SourceStarts]":
     """Return, by source topic, the starts on B of the records that A appended since a time."""
     reason = (
-        "by the mirror's map, no record that A appended at the time of --at or later is before this"
-        " offset"
+        "by the mirror's map, the records that A appended since the time of --at are at this offset"
+        " or later"
     )
     return [
         _SourceStarts(None, offset_map.starts_by_arrival(number, time_ms), reason)
@@ -294,8 +294,8 @@ def _map_reason(source: _SourceStarts, start: TargetOffset) -> str:
     if start.is_exact:
         return f"by the mirror's map, {source.reason} on A was copied to this offset"
     return (
-        f"by the mirror's map, the records copied together with {source.reason} on A begin at this"
-        " offset"
+        f"the mirror's map has no exact offset for {source.reason} on A: the records copied"
+        " together with it begin at this offset"
     )
 
 
@@ -478,7 +478,7 @@ def refuse_unknown(request: FailoverRequest) -> None:
     text = f"without --from, {' and '.join(missing)} {verb(len(missing), 'is', 'are')} needed"
     if not request.topics and request.offset_map is not None:
         names = ", ".join(sorted({source.topic for source in request.offset_map.sources}))
-        text += f": only A knows the group's topics; the map has {names}"
+        text += f": the group's topics are stored only on A; the map has the topics {names}"
     raise InvalidRequest(text)
 
 
@@ -562,9 +562,8 @@ def _latency_reason(searched: Sequence[TopicPartition], by_map: ByMap) -> str:
     if not refused:
         return ""
     more = f" and {plural(len(refused) - 1, 'other partition')}" if len(refused) > 1 else ""
-    needs = verb(len(refused), "needs", "need")
     return (
-        f"; {refused[0]}{more} on B {needs} it, because the map was not used:"
+        f"; a latency is needed for {refused[0]}{more} on B, because the map was not used:"
         f" {by_map.refusals[refused[0]]}"
     )
 
@@ -640,7 +639,7 @@ def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
             unknown.append(reference.reason)
     if unknown:
         others = len(unknown) - 1
-        more = f"; {plural(others, 'other partition')} of A {verb(others, 'has', 'have')} no time"
+        more = f"; the time of {plural(others, 'other partition')} of A is unknown, too"
         return f"{unknown[0]}{more if others else ''}"
     return min(timed)[1] if timed else "nothing was ever appended on A"
 

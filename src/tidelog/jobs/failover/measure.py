@@ -344,9 +344,9 @@ def judge(latency: TopicLatency, sampling: Sampling) -> None:
     log_text = f"{latency.topic} on {latency.cluster}"
     if latency.append_timed > latency.count:
         raise TooFewRecords(
-            f"the latency of {log_text} can't be measured: its timestamps are append times, and the"
-            " batches, which contain create times, can't be fetched if client settings are given;"
-            " give --max-latency"
+            f"the latency of {log_text} can't be measured: its timestamps are append times. The"
+            " create times are only in the batches, which can't be fetched if client settings are"
+            " given; give --max-latency"
         )
     if latency.count < sampling.records_min:
         seconds = sampling.for_ms / 1000

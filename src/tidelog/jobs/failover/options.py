@@ -35,8 +35,8 @@ class FailoverOptions(TypedDict, total=False):
     max_latency: Annotated[
         str,
         Option(
-            "Largest time from creation to append. `measured`: measure it at the log ends of A and"
-            " B.",
+            "Maximum time from a record's creation to its append. `measured`: measure it at the log"
+            " ends of A and B.",
             "--max-latency",
             MEASURED,
             metavar="TIME",
@@ -80,8 +80,8 @@ class FailoverOptions(TypedDict, total=False):
     look_back: Annotated[
         str | None,
         Option(
-            "How far before B's start --verify searches for records missing on A. Default: the"
-            " largest latency plus twice the skew.",
+            "How far before the group's start on B --verify searches for records that are missing"
+            " on A. Default: the largest latency plus twice the skew.",
             "--look-back",
             metavar="TIME",
         ),

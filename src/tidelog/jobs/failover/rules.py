@@ -320,7 +320,7 @@ def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Referenc
     timed = [r for r in (at, before) if r is not None and r.timestamp is not None]
     if not timed:
         reason = (
-            "neither the record at the committed offset nor the last one before it has a timestamp"
+            "the record at the committed offset and the last record before it have no timestamp"
         )
         return Reference(time_ms=None, reason=reason)
     return _of(min(timed, key=_time), ClockName.RECORD)
@@ -424,7 +424,7 @@ def deleted_note(marks: Watermarks, offset: int) -> str:
     """Return a clause for a start's reason if B has deleted all records before it; "" if not."""
     if offset > marks.start or marks.start == 0:
         return ""
-    return f"; B has deleted all records before offset {marks.start}, perhaps also unconsumed ones"
+    return f"; B has deleted all records before offset {marks.start}, maybe also unconsumed records"
 
 
 # Minimum number of keys in a sample. In a topic with two partitions, the probability that a wrong
@@ -456,10 +456,10 @@ class TopicMapping:
         if self.mapping is PartitionMapping.SAME:
             return f"partition N on B corresponds to partition N on A: {self.reason}"
         if self.mapping is PartitionMapping.MAP:
-            return f"the offset map of the mirror has the offsets on B: {self.reason}"
+            return f"the starts on B are from the mirror's offset map: {self.reason}"
         return (
-            "each partition on B is searched for the earliest time of all partitions on A:"
-            f" {self.reason}"
+            "each partition on B is searched for the earliest time of the group's positions in all"
+            f" partitions on A: {self.reason}"
         )
 
 

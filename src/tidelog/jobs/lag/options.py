@@ -16,15 +16,18 @@ class LagOptions(TypedDict, total=False):
     data: Annotated[
         str | None,
         Option(
-            "The cluster's own directory, which is faster to read and has append times. Default:"
-            " read from the brokers.",
+            "Directory of the cluster's broker. Records are read from its files, which is faster"
+            " and gives append times. Default: read from the brokers.",
             "--data -d",
             metavar="DIR",
         ),
     ]
     positions: Annotated[
         "DataFrame | None",
-        Option("Positions from elsewhere: columns `group`, `topic`, `partition`, `offset`."),
+        Option(
+            "Positions to use instead of the groups' commits, with the columns `group`, `topic`,"
+            " `partition` and `offset`."
+        ),
     ]
     isolation: Annotated[Isolation, isolation(IsolationLevel.READ_UNCOMMITTED)]
     listener: Annotated[Listener, Option("Receives progress reports.", default=NOBODY)]

@@ -242,8 +242,8 @@ def _stored_positions(
     groups_read = read_groups(directory, env)
     if groups_read is None:
         raise InvalidRequest(
-            f"{place}: it has neither {OFFSETS_TOPIC} nor {GROUPS_FILE}, so its groups are unknown;"
-            " give the cluster (kafka://...), or positions"
+            f"{place} has neither {OFFSETS_TOPIC} nor {GROUPS_FILE}, so the groups' positions are"
+            " unknown; give the cluster (kafka://...), or positions"
         )
     for note in groups_read.notes:
         listener.note(note)

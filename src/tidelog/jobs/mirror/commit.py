@@ -382,7 +382,7 @@ class Batches:
         if batch_id < self.offset_map.batch_id:
             raise InvalidRequest(
                 f"batch {batch_id} follows batch {self.offset_map.batch_id}: Spark's checkpoint is"
-                " older than the offset map, and the target already has these batches; start with a"
+                " older than the offset map, and the target already has this batch; start with a"
                 " new checkpoint"
             )
         begun_ms = self.env.clock.monotonic_ms()
@@ -549,8 +549,8 @@ def _alone(env: Env, checkpoint: str, batch_id: int) -> Iterator[None]:
         lock = env.files.lock(f"{checkpoint}/{LOCK_FILE}")
     except BlockingIOError as error:
         raise DirectoryLocked(
-            f"{checkpoint}: the mirror was stopped, or another query writes a batch of it; batch"
-            f" {batch_id} will be retried"
+            f"{checkpoint}: the mirror was stopped, or another query is writing a batch of this"
+            f" mirror; batch {batch_id} will be retried"
         ) from error
     with closing(lock):
         yield

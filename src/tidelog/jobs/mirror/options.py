@@ -54,9 +54,11 @@ class MirrorOptions(TypedDict, total=False):
         Annotated[
             str,
             Option(
-                "Folder for the state of a restart and the offset map, used by this mirror alone.",
+                "Folder for the offset map, and for the state with which a restart continues. No"
+                " other mirror may use it.",
                 "--checkpoint",
-                keyword="Folder of the driver for the state of a restart, and for `offsets.map`.",
+                keyword="Folder on the driver's machine for `offsets.map`, and for the state with"
+                " which a restart continues.",
                 metavar="FOLDER",
             ),
         ]
@@ -64,11 +66,13 @@ class MirrorOptions(TypedDict, total=False):
     partitions: Annotated[
         str,
         Option(
-            "kept: partitions keep their numbers; key: partition by key.",
+            "Partition of a record at the target. kept: the same number as at the source; key:"
+            " chosen by the key.",
             "--partitions",
             Partitioning.KEPT,
-            keyword="`kept`: partitions keep their numbers; `key`: by key; `any`: by the"
-            " transform's column `targetPartition`.",
+            keyword="Partition of a record at the target. `kept`: the same number as at the source;"
+            " `key`: chosen by the key; `any`: the number in the transform's column"
+            " `targetPartition`.",
             choices=("kept", "key"),
         ),
     ]
@@ -84,7 +88,10 @@ class MirrorOptions(TypedDict, total=False):
     ]
     isolation: Annotated[
         str,
-        isolation("read_committed", "read_uncommitted copies open and aborted transactions, too."),
+        isolation(
+            "read_committed",
+            "read_uncommitted copies records of open and aborted transactions, too.",
+        ),
     ]
     continuous: Annotated[
         bool,
@@ -92,11 +99,13 @@ class MirrorOptions(TypedDict, total=False):
             "Continue until stopped. Default: copy the existing records.",
             "--continuous",
             default=False,
-            keyword="Continue until `stopped` is set. False: copy the records that exist at the"
-            " start.",
+            keyword="True: copy new records until `stopped` is set. False: copy the records that"
+            " exist when the mirror starts.",
         ),
     ]
-    stopped: Annotated[threading.Event | None, Option("Ends a continuous mirror.")]
+    stopped: Annotated[
+        threading.Event | None, Option("Event that ends a continuous mirror when it is set.")
+    ]
     batch_records: Annotated[
         int,
         Option(
@@ -110,7 +119,7 @@ class MirrorOptions(TypedDict, total=False):
     trigger_ms: Annotated[
         int,
         Option(
-            "With --continuous: milliseconds between batches.",
+            "Milliseconds between the starts of two batches, with --continuous.",
             "--trigger-ms",
             1_000,
             metavar="N",
@@ -120,7 +129,8 @@ class MirrorOptions(TypedDict, total=False):
     create: Annotated[
         bool,
         Option(
-            "Create missing topics and partitions as in the source. Default: they must exist.",
+            "Create missing topics, with the settings of the source, and missing partitions."
+            " Default: they must exist.",
             "--create",
             default=False,
         ),
@@ -138,8 +148,8 @@ class MirrorOptions(TypedDict, total=False):
     name: Annotated[
         str,
         Option(
-            "Name that each topic found by --pattern gets at the target. Default: {topic}, the"
-            " topic's own name.",
+            "Name at the target of a topic that --pattern matches; {topic} stands for the topic's"
+            " own name. Default: {topic}.",
             "--name",
             TOPIC_WORD,
             metavar="NAME",
@@ -149,8 +159,8 @@ class MirrorOptions(TypedDict, total=False):
     settings: Annotated[
         str,
         Option(
-            "report: report settings that differ between a topic and its copy; sync: change the"
-            " copy's settings.",
+            "If settings of a topic and its copy differ: report the differences, or sync (give the"
+            " copy the topic's settings).",
             "--settings",
             Settings.REPORT,
             choices=Settings,
@@ -163,10 +173,13 @@ class MirrorOptions(TypedDict, total=False):
             " `source`, `topic`, `partition` and `offset`."
         ),
     ]
-    watch: Annotated[Watcher | None, Option("Called after each batch.")]
+    watch: Annotated[Watcher | None, Option("Function that is called after each batch.")]
     source_options: Annotated[
         Mapping[str, str] | None,
         Option("More options of the sources, such as `kafka.security.protocol`."),
     ]
     sink_options: Annotated[Mapping[str, str] | None, SINK]
-    env: Annotated[Env | None, Option("Files and clock of the driver; None: the machine's.")]
+    env: Annotated[
+        Env | None,
+        Option("File system and clock that the driver uses; None: those of its machine."),
+    ]

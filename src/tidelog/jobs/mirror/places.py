@@ -193,7 +193,9 @@ def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
     ]
     named = pairs[: len(plan.named)]
     if sorted(named) != sorted(plan.named) or any(pair.source < 0 for pair in pairs):
-        raise CorruptData(f"the offset map is not of this mirror: its sources are {pairs}")
+        raise CorruptData(
+            f"the offset map belongs to another mirror: the map's sources are {pairs}"
+        )
     # The user may give the names in another order than at the mirror's first start.
     sources = tuple(
         dataclasses.replace(
@@ -277,18 +279,18 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
         mapped_id = offset_map.target_ids.get(topic)
         if mapped_id and facts.topic_id and mapped_id != facts.topic_id:
             raise InvalidRequest(
-                f"{topic} at {offset_map.target} was recreated (id {facts.topic_id}, the mirror"
-                f" wrote to {mapped_id}): begin with a new checkpoint"
+                f"{topic} at {offset_map.target} was recreated: its id is {facts.topic_id}, but the"
+                f" mirror wrote to id {mapped_id}; start with a new checkpoint"
             )
         count = offset_map.partition_counts[topic]
         if facts.partitions < count or (
             facts.partitions != count and offset_map.partitioning is Partitioning.KEY
         ):
+            is_less = facts.partitions < count
+            reason = "copied records are lost" if is_less else "keys would map to other partitions"
             raise InvalidRequest(
                 f"{topic} at {offset_map.target} had {plural(count, 'partition')} and has"
-                f" {facts.partitions}:"
-                " keys would map to other partitions than before, or copied records are lost;"
-                " start with a new checkpoint"
+                f" {facts.partitions}: {reason}; start with a new checkpoint"
             )
         for number in range(count, facts.partitions):
             ends[TopicPartition(topic, number)] = 0
@@ -451,7 +453,8 @@ def _find_or_plan(
         if _is_missing(plan.target, env):
             if not create:
                 raise InvalidRequest(
-                    f"{plan.target}: there is no such directory; --create (create=True) creates it"
+                    f"{plan.target}: the target directory does not exist; --create (create=True)"
+                    " creates it"
                 )
             raise UnknownTopic(f"{plan.target}: no such directory")
         existing = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)

@@ -48,8 +48,8 @@ _SOURCE_OPTIONS: Final = (
 _OF_MIRROR: Final = (
     dict.fromkeys(
         ("path", "kafka.bootstrap.servers"),
-        "would read from another place than the source: leave it out, or give that place as a"
-        " source",
+        "would change the place from which the mirror reads: leave the option out, or give the"
+        " other place as a source",
     )
     | dict.fromkeys(
         ("subscribe", "topic", "subscribePattern", "assign"),
@@ -66,12 +66,12 @@ _OF_MIRROR: Final = (
     )
     | dict.fromkeys(
         ("minPartitions", "maxRecordsPerPartition", "splitBytes"),
-        "would change which records a task writes, but a repeated task must write the same records"
-        " in the same order: leave it out",
+        "would change the records that a task writes, but a repeated task must write the same"
+        " records in the same order: leave the option out",
     )
     | dict.fromkeys(
         ("columns", "includeHeaders", "includeAppendTimestamp"),
-        "is set by the mirror, which copies whole records: leave it out",
+        "is set by the mirror, which copies whole records: leave the option out",
     )
     | dict.fromkeys(
         ("keyAs", "valueAs", "mode"), "would change what is copied: convert records by a transform"
@@ -89,8 +89,8 @@ _OF_MIRROR: Final = (
 # between the attempts, the rows would be divided among the tasks in another way. Then a task with
 # unwritten rows could have the index of a task that has already written, and would be skipped.
 _OF_MIRROR_TO_BROKERS: Final = {
-    "failOnDataLoss": "would change which records a repeated task writes to brokers: leave it out,"
-    " and begin after lost records with a new checkpoint and start='latest'"
+    "failOnDataLoss": "would change the records that a repeated task writes to brokers: leave the"
+    " option out; if records were lost, begin with a new checkpoint and start='latest'"
 }
 
 # Options of the sink that determine where a repeated batch looks for the markers of its first
@@ -309,7 +309,9 @@ def _check(plan: MirrorPlan) -> None:
     names = [str(source.place) for source in plan.sources]
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise InvalidRequest(f"{name} is named twice; give all of its topics at once")
+            raise InvalidRequest(
+                f"the source {name} is given twice; give it once, with all of its topics"
+            )
     for pair in plan.pairs:
         check_topic_name(pair.target)
         if names[pair.source] == str(plan.target) and pair.topic == pair.target:
@@ -379,7 +381,7 @@ def read_renames(
             raise InvalidRequest(f"rename {text}: {topic} is not among the topics that are copied")
         numbers = [n for n, place in enumerate(places) if not slash or str(place) == where]
         if not numbers:
-            raise InvalidRequest(f"rename {text}: {where} is not among the places copied from")
+            raise InvalidRequest(f"rename {text}: {where} is not a source of this mirror")
         for number in numbers:
             renames[number][topic] = new
     return [

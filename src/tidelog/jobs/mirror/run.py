@@ -162,8 +162,8 @@ def select(rows: "DataFrame", partitioning: Partitioning) -> "DataFrame":
         needed.append(TARGET_PARTITION)
     if missing := [name for name in needed if name not in rows.columns]:
         raise InvalidRequest(
-            f"transform's result has no column {missing[0]}; it must keep {', '.join(ORIGIN)},"
-            f" which the offset map needs, and {', '.join(RECORD)}"
+            f"the transform's result has no column {missing[0]}; the transform must keep the"
+            f" columns {', '.join(ORIGIN)} (for the offset map) and {', '.join(RECORD)}"
         )
     return rows.select(*needed)
 

@@ -20,7 +20,8 @@ class ReindexOptions(TypedDict, total=False):
     mode: Annotated[
         Mode | str,
         Option(
-            "Only check, as `tidelog doctor`. Default: also rebuild.",
+            "Only check the files, like `tidelog doctor`. Default: also rebuild wrong and missing"
+            " files.",
             "--verify",
             Mode.BUILD,
             keyword="`build`, or `verify`, which writes nothing.",
@@ -31,8 +32,8 @@ class ReindexOptions(TypedDict, total=False):
     zone_cache: Annotated[
         str | None,
         Option(
-            "Write zone maps here instead of into the directory, for directories of other programs."
-            " Default: the directory.",
+            "Folder for zone maps. Needed for a directory of another program, which is never"
+            " changed. Default: the directory of the logs.",
             "--zone-cache",
             metavar="DIR",
         ),

@@ -35,8 +35,8 @@ class ReplayOptions(TypedDict, total=False):
         Option(
             "Name of the topic at the target. Default: the same name.",
             "--to-topic",
-            keyword="Name of the topic at the target; None: the same name. It must exist unless"
-            " `create` is given.",
+            keyword="Name of the topic at the target; None: the source's name. The topic must exist"
+            " unless `create` is given.",
             metavar="TOPIC",
         ),
     ]
@@ -62,13 +62,16 @@ class ReplayOptions(TypedDict, total=False):
     clock: Annotated[str, CLOCK]
     isolation: Annotated[
         str,
-        isolation("read_committed", "read_uncommitted replays open and aborted transactions, too."),
+        isolation(
+            "read_committed",
+            "read_uncommitted replays records of open and aborted transactions, too.",
+        ),
     ]
     partitions: Annotated[
         str | None,
         Option(
-            "keep: partitions keep their numbers; key: partition by key. Default: keep if both"
-            " topics have the same number of partitions, else key.",
+            "keep: partitions keep their numbers; key: partition by key. Default: keep if source"
+            " and target have the same number of partitions, else key.",
             "--partitions",
             keyword="`keep`: partitions keep their numbers; `key`: partition by key; None: keep if"
             " the target has as many partitions as the source, else by key.",
@@ -86,8 +89,8 @@ class ReplayOptions(TypedDict, total=False):
     progress: Annotated[
         str | None,
         Option(
-            "File that stores the progress; the same command continues there after a stop."
-            " Default: start from the beginning.",
+            "File that stores the progress; after a stop, the same command continues from there."
+            " Default: the progress is not stored.",
             "--progress",
             keyword="Local file of the driver that makes the replay resumable: the same call"
             " continues exactly where it stopped, even after a kill.",
@@ -98,7 +101,7 @@ class ReplayOptions(TypedDict, total=False):
         Transform | None,
         Option(
             "Function that converts the rows of each chunk between read and write. Without `rate`"
-            " and `progress`, a directory or Parquet gets all rows in one chunk."
+            " and `progress`, a replay to a directory or to Parquet has only one chunk."
         ),
     ]
     force: Annotated[bool, FORCE]

@@ -320,7 +320,8 @@ class Replay:
         is_same = self._to == self.source and self._to_topic == self._topic
         if is_same and not self._options["force"]:
             raise InvalidRequest(
-                f"{self._topic} would be replayed into itself: give another target topic, or force"
+                f"{self._topic} would be replayed into itself: give another target topic, or"
+                " --force (force=True)"
             )
 
     def check_target(self) -> None:
