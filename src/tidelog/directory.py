@@ -359,6 +359,16 @@ class Directory(FrontDoor):
             batch_bytes=batch_bytes,
         )
 
+    def loaded_rows(self, topic: str, source: str) -> int:
+        """Return the number of rows of a source that `load_once` has appended to a topic.
+
+        Raises:
+            InvalidRequest: The source's name is invalid.
+        """
+        from tidelog.storage.directory.numbered_loads import loaded_rows
+
+        return loaded_rows(self._log_dir, topic, source)
+
     def append_table(
         self,
         topic: str,

@@ -212,13 +212,13 @@ class InvalidTimestamp(RefusedRecords):
     code: ClassVar[int | None] = ErrorCode.INVALID_TIMESTAMP
 
 
-class MessageTooLarge(RequestError):
+class MessageTooLarge(RefusedRecords):
     """A batch is larger than `max.message.bytes`."""
 
     code: ClassVar[int | None] = ErrorCode.MESSAGE_TOO_LARGE
 
 
-class RecordListTooLarge(RequestError):
+class RecordListTooLarge(RefusedRecords):
     """An append is larger than `segment.bytes`."""
 
     code: ClassVar[int | None] = ErrorCode.RECORD_LIST_TOO_LARGE

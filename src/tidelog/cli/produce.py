@@ -1,9 +1,10 @@
 """`tidelog produce`: appends rows of a file, lines of a pipe or one typed record to a topic."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import field, replace
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
@@ -34,13 +35,19 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem, byte_progress
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
-from tidelog.errors import RequestError, TidelogError, times_of, with_times
+from tidelog.errors import (
+    InvalidTimestamp,
+    RefusedRecords,
+    TidelogError,
+    times_of,
+    with_times,
+)
 from tidelog.jobs.options import CODECS
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.log.append import AppendResult, record_bytes
-from tidelog.storage.log.new_record_rules import NewRecordRules
+from tidelog.storage.log.validator import check_records
 from tidelog.timespec import TIME_HELP
-from tidelog.types import INT32_MAX, Codec, NewRecord, TimestampType
+from tidelog.types import INT32_MAX, INT64_MAX, Codec, NewRecord, TimestampType
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
@@ -222,10 +229,15 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         is_limit_known = options.place.access is not None or cast(
             "Directory", directory
         ).log_dir.knows_age_limit(options.topic)
-        rules = _rules(options, config)
+        loaded = 0
+        if options.once is not None:
+            loaded = directory.loaded_rows(options.topic, options.once)
+        check = _check_of(surroundings, options, config)
         if options.check:
-            _check(surroundings, source, options, rules)
-        records = _records(surroundings, source, options, rules, tally.numbers)
+            _check_all(surroundings, source, options, check, loaded)
+        records = _records(surroundings, source, options, tally.numbers)
+        if options.place.access is not None or options.once is not None:
+            records = _checked(records, check, loaded)
         try:
             with _progress(surroundings, source, options) as advance:
                 if options.once is None:
@@ -311,43 +323,107 @@ def _open_target(
     return open_remote(surroundings, options.place.access)
 
 
-_Check: TypeAlias = Callable[[NewRecord, int], None]
+# Function that takes rows, or raises RefusedRecords and takes no row.
+_Take: TypeAlias = Callable[[Sequence[InputRecord]], None]
 
 
-def _rules(options: ProduceOptions, config: TopicConfig | None) -> _Check:
-    """Return a function that raises the error for a record that the topic's rules refuse.
+def _check_of(
+    surroundings: Surroundings, options: ProduceOptions, config: TopicConfig | None
+) -> _Take:
+    """Return a function that raises the error for rows that the topic's rules refuse."""
+    topic, codec, clock = options.topic, codec_of(options.codec), surroundings.env.clock
+    is_remote = options.place.access is not None
+    rules = _sure_rules(config, codec) if is_remote and config is not None else config
 
-    A broker checks create times by its own clock, so records with times near a limit are left to
-    the broker. It also decides about the size of compressed batches.
-    """
-    topic, codec = options.topic, codec_of(options.codec)
-    if options.place.access is None:
-        assert config is not None
-        return NewRecordRules(topic, config, codec).check
+    def check(rows: Sequence[InputRecord]) -> None:
+        records = [one.record for one in rows]
+        if is_remote:
+            from tidelog.remote.producer import refuse_time
 
-    from tidelog.remote.producer import refuse_time
-
-    rules = None
-    if config is not None:
-        if codec is not Codec.NONE:
-            config = replace(config, max_message_bytes=INT32_MAX)
-        rules = NewRecordRules(topic, config, codec, clock_margin_ms=_CLOCK_MARGIN_MS)
-
-    def check(record: NewRecord, now_ms: int) -> None:
-        if record.timestamp is not None:
-            refuse_time(topic, record.timestamp)
-        if rules is not None:
-            rules.check(record, now_ms)
+            for record in records:
+                if record.timestamp is not None:
+                    refuse_time(topic, record.timestamp)
+        if config is None or rules is None:
+            return
+        try:
+            check_records(topic, rules, records, codec, clock.now_ms())
+        except InvalidTimestamp:
+            check_records(topic, config, records, codec, clock.now_ms())  # states the real limit
+            raise
 
     return check
 
 
-def _check(
-    surroundings: Surroundings, source: BinaryIO, options: ProduceOptions, rules: _Check
+def _sure_rules(config: TopicConfig, codec: Codec) -> TopicConfig:
+    """Return settings that refuse only records that a broker refuses, too.
+
+    A broker checks create times by its own clock, so it decides about times near a limit. It also
+    decides about the size of compressed batches.
+    """
+    before_ms, after_ms = (
+        config.message_timestamp_before_max_ms,
+        config.message_timestamp_after_max_ms,
+    )
+    return replace(
+        config,
+        message_timestamp_before_max_ms=min(before_ms + _CLOCK_MARGIN_MS, INT64_MAX),
+        message_timestamp_after_max_ms=min(after_ms + _CLOCK_MARGIN_MS, INT64_MAX),
+        max_message_bytes=config.max_message_bytes if codec is Codec.NONE else INT32_MAX,
+    )
+
+
+def _take_valid(rows: Sequence[InputRecord], take: _Take) -> None:
+    """Take the rows; if a row is refused, take only the rows before the first refused row.
+
+    Raises:
+        InvalidInput: A row is refused. The error names the row.
+    """
+    try:
+        take(rows)
+    except RefusedRecords as error:
+        if len(rows) == 1:
+            reason = error.record_errors[0].reason if error.record_errors else error
+            invalid = InvalidInput(f"{rows[0].location}: {reason}")
+            raise with_times(invalid, *times_of(error)) from error
+    else:
+        return
+    half = len(rows) // 2
+    _take_valid(rows[:half], take)
+    _take_valid(rows[half:], take)
+
+
+def _checked(records: Iterator[InputRecord], check: _Take, loaded: int) -> Iterator[InputRecord]:
+    """Yield the rows before the first row that is invalid or refused, then raise its error.
+
+    The first `loaded` rows are not checked, because an earlier run has appended them.
+    """
+    yield from islice(records, loaded)
+    valid: list[InputRecord] = []
+
+    def take(rows: Sequence[InputRecord]) -> None:
+        check(rows)
+        valid.extend(rows)
+
+    try:
+        for group in _groups(records, _BYTES_AT_ONCE):
+            _take_valid(group, take)
+            yield from valid
+            valid.clear()
+    except InvalidInput:
+        yield from valid
+        raise
+
+
+def _check_all(
+    surroundings: Surroundings,
+    source: BinaryIO,
+    options: ProduceOptions,
+    check: _Take,
+    loaded: int,
 ) -> None:
     """Read the whole input once, so that an invalid row is found before any row is appended."""
     try:
-        for _ in _records(surroundings, source, options, rules, []):
+        for _ in _checked(_records(surroundings, source, options, []), check, loaded):
             pass
     except InvalidInput as error:
         failed = InvalidInput(f"{error}; nothing was appended")
@@ -405,21 +481,25 @@ def _append_all(
     bytes_max: int,
 ) -> None:
     partition, codec = options.partition, codec_of(options.codec)
-    for group, refused in _groups(records, bytes_max):
-        if group:
-            rows = [one.record for one in group]
-            try:
-                results = directory.append(options.topic, rows, partition=partition, codec=codec)
-            except TidelogError as error:
-                if before := tally.records:
-                    rows_before = f"{plural(before, 'row')} before {group[0].location}"
-                    error.add_note(f"{rows_before} {verb(before, 'was', 'were')} appended")
-                raise
-            tally.take(results)
-            tally.old += sum(map(tally.is_old, rows))
-            advance()
-        if refused is not None:
-            raise refused
+
+    def append(rows: Sequence[InputRecord]) -> None:
+        records = [one.record for one in rows]
+        try:
+            results = directory.append(options.topic, records, partition=partition, codec=codec)
+        except TidelogError as error:
+            if before := tally.records:
+                rows_before = f"{plural(before, 'row')} before {rows[0].location}"
+                error.add_note(f"{rows_before} {verb(before, 'was', 'were')} appended")
+            raise
+        tally.take(results)
+        tally.old += sum(map(tally.is_old, records))
+
+    for group in _groups(records, bytes_max):
+        if options.place.access is None:
+            _take_valid(group, append)
+        else:
+            append(group)  # a broker may append some of the rows although it refuses others
+        advance()
 
 
 def _bytes_at_once(config: TopicConfig | None) -> int:
@@ -432,48 +512,27 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
     return min(config.segment_size_limit // 2, _BYTES_AT_ONCE)
 
 
-def _groups(
-    records: Iterator[InputRecord], bytes_max: int
-) -> Iterator[tuple[list[InputRecord], InvalidInput | None]]:
-    """Yield the rows of each append, with an error or None.
-
-    An error means that the row after these rows is invalid. No further rows are then yielded.
-    """
+def _groups(records: Iterator[InputRecord], bytes_max: int) -> Iterator[list[InputRecord]]:
+    """Yield the rows of each append; raises InvalidInput after the rows before an invalid row."""
     group: list[InputRecord] = []
-    size = 0
+    size, invalid = 0, None
     try:
         for record in records:
             more = record_bytes(record.record)
             if group and (len(group) == _ROWS_AT_ONCE or size + more > bytes_max):
-                yield group, None
+                yield group
                 group, size = [], 0
             group.append(record)
             size += more
     except InvalidInput as error:
-        yield group, error
-        return
+        invalid = error
     if group:
-        yield group, None
+        yield group
+    if invalid is not None:
+        raise invalid
 
 
 def _records(
-    surroundings: Surroundings,
-    source: BinaryIO,
-    options: ProduceOptions,
-    rules: _Check,
-    numbers: list[str],
-) -> Iterator[InputRecord]:
-    """Yield the input's records; raises InvalidInput for a row that is invalid or refused."""
-    clock = surroundings.env.clock
-    for one in _unchecked(surroundings, source, options, numbers):
-        try:
-            rules(one.record, clock.now_ms())
-        except RequestError as error:
-            raise with_times(InvalidInput(f"{one.location}: {error}"), *times_of(error)) from error
-        yield one
-
-
-def _unchecked(
     surroundings: Surroundings, source: BinaryIO, options: ProduceOptions, numbers: list[str]
 ) -> Iterator[InputRecord]:
     def parse_time(text: str) -> int:

@@ -59,7 +59,6 @@ def load_once(
             of the failed rows is aborted.
     """
     check_source(source)
-    group, name = f"{LOAD_GROUPS}{source}", TopicPartition(topic, 0)
     producer = cluster.producer(
         {
             "transactional.id": f"tidelog-load/{topic}/{source}",
@@ -70,13 +69,12 @@ def load_once(
     )
     with cluster.typed(f"begin to load {source!r}"):
         producer.init_transactions(cluster.timeout_s)
-    committed = cluster.committed(group, [name]).get(name)
-    skipped = 0 if committed is None else committed.offset
+    skipped = loaded_rows(cluster, topic, source)
     remaining = iter(rows)
     passed = sum(1 for _ in itertools.islice(remaining, skipped))
     if passed < skipped:
         raise too_few_rows(source, topic, skipped, passed)
-    load = _Load(cluster, producer, topic, group)
+    load = _Load(cluster, producer, topic, f"{LOAD_GROUPS}{source}")
     count = skipped
     while chunk := _next(remaining):
         count += len(chunk.rows)
@@ -85,6 +83,19 @@ def load_once(
         if chunk.error is not None:
             raise chunk.error
     return LoadResult(load.ranges, count - skipped, skipped)
+
+
+def loaded_rows(cluster: Cluster, topic: str, source: str) -> int:
+    """Return the number of rows of a source that `load_once` has appended to a topic.
+
+    Raises:
+        InvalidRequest: The source's name is invalid.
+        NotAuthorized, ClusterFailure: The cluster refuses, or did not respond in time.
+    """
+    check_source(source)
+    name = TopicPartition(topic, 0)
+    committed = cluster.committed(f"{LOAD_GROUPS}{source}", [name]).get(name)
+    return 0 if committed is None else committed.offset
 
 
 class _Chunk:

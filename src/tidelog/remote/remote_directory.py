@@ -298,6 +298,17 @@ class RemoteDirectory(FrontDoor):
         rows = self._rows(topic, records, partition)
         return load_once(self._cluster, topic, rows, source=source, codec_name=name)
 
+    def loaded_rows(self, topic: str, source: str) -> int:
+        """Return the number of rows of a source that `load_once` has appended to a topic.
+
+        Raises:
+            InvalidRequest: The source's name is invalid.
+            NotAuthorized, ClusterFailure: The cluster refuses, or did not respond in time.
+        """
+        from tidelog.remote.numbered_loads import loaded_rows
+
+        return loaded_rows(self._cluster, topic, source)
+
     def append_table(
         self,
         topic: str,

@@ -230,9 +230,10 @@ def test_trusted_batches_are_opened_if_a_rule_needs_it(given: dict[str, str]) ->
 
 
 def test_trusted_batches_are_held_against_the_limit_ahead_by_their_header() -> None:
-    sent = build_batch([record(NOW + 2 * HOUR)])
-    with pytest.raises(InvalidTimestamp, match=f"timestamp {NOW + 2 * HOUR}"):
+    sent = build_batch([record(NOW), record(NOW + 2 * HOUR)], codec=Codec.ZSTD)
+    with pytest.raises(InvalidTimestamp, match=r"create time 2023-11-15T00:13:20\.000Z ") as caught:
         validate(sent, where=context(AppendOrigin.SINK, trusted=True))
+    assert [error.index for error in caught.value.record_errors] == [1]
 
 
 def test_an_injected_pass_replaces_the_plain_one() -> None:

@@ -118,7 +118,7 @@ def test_limits_of_create_time_are_inclusive(
     if is_taken:
         assert read(validate(sent, given))[1].timestamp == timestamp
         return
-    with pytest.raises(InvalidTimestamp, match=f"record 1: timestamp {timestamp} ") as caught:
+    with pytest.raises(InvalidTimestamp, match="record 1: create time ") as caught:
         validate(sent, given)
     assert [error.index for error in caught.value.record_errors] == [1]
 
@@ -206,7 +206,9 @@ def test_a_batch_over_the_limit_is_refused_before_its_crc_is_checked() -> None:
     size = len(sent)
     assert validate(sent, {"max.message.bytes": str(size)}).last_offset == 102
     sent[-1] ^= 1
-    with pytest.raises(MessageTooLarge, match=f"{size} bytes, max.message.bytes is {size - 1}"):
+    with pytest.raises(
+        MessageTooLarge, match=f"{size:,} bytes, but max.message.bytes is {size - 1:,}"
+    ):
         validate(sent, {"max.message.bytes": str(size - 1)})
 
 

@@ -77,6 +77,17 @@ def too_few_rows(source: str, topic: str, skipped: int, rows: int) -> InvalidReq
     )
 
 
+def loaded_rows(log_dir: DirectoryAccess, topic: str, source: str) -> int:
+    """Return the number of rows of a source that `load_once` has appended to a topic.
+
+    Raises:
+        InvalidRequest: The source's name is invalid.
+    """
+    check_source(source)
+    mark = marks_of(log_dir).get(commits.topic_writer(f"load/{source}", topic))
+    return 0 if mark is None else mark.version
+
+
 class _Rows:
     """Counts rows and computes their digest, to compare the rows with those of an earlier load."""
 

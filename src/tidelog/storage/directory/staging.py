@@ -33,8 +33,9 @@ from tidelog.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidTimestamp,
-    MessageTooLarge,
     RecordListTooLarge,
+    times_of,
+    with_times,
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
@@ -42,6 +43,7 @@ from tidelog.record.batch_walk import walk
 from tidelog.record.header import assign_offset, stamp_append_time
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.log.record_rules import RecordRules
 from tidelog.storage.log.segment_swaps import Adoption
 from tidelog.storage.open_files import FilePool
 from tidelog.storage.segment.append_time_trust import fingerprint
@@ -128,11 +130,10 @@ def check_staged(segment: StagedSegment, config: TopicConfig, now_ms: int) -> No
         InvalidRecord: The topic is compacted, and a record has no key.
         InvalidTimestamp: A create time is outside the topic's limits.
     """
-    where, limit = str(segment.topic_partition), config.max_message_bytes
-    if segment.batch_bytes_max > limit:
-        raise MessageTooLarge(
-            f"{where}: a batch of {segment.batch_bytes_max} bytes, max.message.bytes is {limit}"
-        )
+    where = str(segment.topic_partition)
+    rules = RecordRules(where, config)
+    if segment.batch_bytes_max > config.max_message_bytes:
+        raise rules.too_large(segment.batch_bytes_max)
     if segment.size_bytes > config.segment_size_limit:
         raise RecordListTooLarge(
             f"{where}: a segment of {segment.size_bytes} bytes,"
@@ -140,20 +141,12 @@ def check_staged(segment: StagedSegment, config: TopicConfig, now_ms: int) -> No
         )
     if segment.has_null_key and config.is_compacted:
         raise InvalidRecord(f"{where}: records without a key; a compacted topic requires keys")
-    if config.message_timestamp_type is TimestampType.CREATE_TIME:
-        _check_times(segment, config, now_ms)
-
-
-def _check_times(segment: StagedSegment, config: TopicConfig, now_ms: int) -> None:
-    before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
-    for timestamp in (segment.min_timestamp, segment.max_timestamp):
-        if timestamp in (NO_TIMESTAMP, INT64_MAX):
+    latest = segment.max_timestamp
+    for timestamp in (min(segment.min_timestamp, latest), latest):
+        if rules.stamps or rules.is_allowed(timestamp, now_ms):
             continue
-        if now_ms - timestamp > before or timestamp - now_ms > after:
-            raise InvalidTimestamp(
-                f"{segment.topic_partition}: timestamp {timestamp} is {timestamp - now_ms} ms from"
-                f" the log's clock ({now_ms}), allowed are -{before} to +{after}"
-            )
+        error = rules.time_error(timestamp, now_ms)
+        raise with_times(InvalidTimestamp(f"{where}: {error}"), *times_of(error))
 
 
 class StagedWriter:

@@ -19,6 +19,8 @@ from tidelog.errors import (
     MessageTooLarge,
     RecordError,
     RecordListTooLarge,
+    times_of,
+    with_times,
 )
 from tidelog.record.coding import read_varint, read_varlong, write_varint
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
@@ -58,20 +60,31 @@ class RecordRules:
             and timestamp - now_ms <= config.message_timestamp_after_max_ms
         )
 
-    def time_reason(self, timestamp: int, now_ms: int) -> str:
-        """Return the message for a create time outside the limits."""
-        before = self.config.message_timestamp_before_max_ms
-        after = self.config.message_timestamp_after_max_ms
-        return (
-            f"timestamp {timestamp} is {timestamp - now_ms} ms from the log's clock ({now_ms}),"
-            f" allowed are -{before} to +{after}"
+    def time_error(self, timestamp: int, now_ms: int) -> InvalidTimestamp:
+        """Return the error for a create time outside the limits; its text names no partition."""
+        from tidelog.config.units import amount_text  # imported only for errors
+        from tidelog.timespec import format_ms
+
+        if timestamp < now_ms:
+            side, name = "before", "message.timestamp.before.max.ms"
+            span_ms = self.config.message_timestamp_before_max_ms
+            limit_ms = now_ms - span_ms
+        else:
+            side, name = "after", "message.timestamp.after.max.ms"
+            span_ms = self.config.message_timestamp_after_max_ms
+            limit_ms = now_ms + span_ms
+        span = amount_text(name, str(span_ms)) or span_ms
+        error = InvalidTimestamp(
+            f"create time {format_ms(timestamp)} is {side} {format_ms(limit_ms)}, which is the"
+            f" topic's limit now ({name}={span})"
         )
+        return with_times(error, timestamp, limit_ms)
 
     def too_large(self, size_bytes: int) -> MessageTooLarge:
         """Return the error for a batch that exceeds max.message.bytes."""
         limit = self.config.max_message_bytes
         return MessageTooLarge(
-            f"{self.where}: a batch of {size_bytes} bytes, max.message.bytes is {limit}"
+            f"{self.where}: a batch of {size_bytes:,} bytes, but max.message.bytes is {limit:,}"
         )
 
     def too_long(self, size_bytes: int) -> MessageTooLarge:
@@ -106,7 +119,7 @@ class RecordRules:
         limit = self.config.segment_size_limit
         if size_bytes > limit:
             raise RecordListTooLarge(
-                f"{self.where}: an append of {size_bytes} bytes, segment.bytes is {limit}"
+                f"{self.where}: an append of {size_bytes:,} bytes, but segment.bytes is {limit:,}"
             )
 
     def check_single_count(self, count: int) -> None:
@@ -136,6 +149,7 @@ class BatchRefusals:
         self._errors: list[RecordError] = []
         self._count = 0
         self._has_time_error = False
+        self._times_ms: tuple[int, ...] = ()  # times that the first reason states
 
     def __bool__(self) -> bool:
         """Return whether any record was refused."""
@@ -145,10 +159,13 @@ class BatchRefusals:
         """Check one record against the rules; count and list the record if it is refused."""
         rules = self._rules
         if not has_key and rules.config.is_compacted:
-            self._note(index, "no key, which a compacted topic needs")
+            self._note(index, "no key, but the topic is compacted: each record needs a key")
         elif not rules.stamps and not rules.is_allowed(timestamp, self._now_ms):
             self._has_time_error = True
-            self._note(index, rules.time_reason(timestamp, self._now_ms))
+            error = rules.time_error(timestamp, self._now_ms)
+            if not self._errors:
+                self._times_ms = times_of(error)
+            self._note(index, str(error))
 
     @property
     def is_full(self) -> bool:
@@ -174,7 +191,8 @@ class BatchRefusals:
         count = f"at least {self._count}" if self.is_full else f"{self._count}"
         more = f" ({count} records refused)" if self._count > 1 else ""
         kind = InvalidTimestamp if self._has_time_error else InvalidRecord
-        return kind(f"{self._rules.where}: {reason}{more}", record_errors=tuple(self._errors))
+        error = kind(f"{self._rules.where}: {reason}{more}", record_errors=tuple(self._errors))
+        return with_times(error, *self._times_ms)
 
 
 class BodyFacts(NamedTuple):

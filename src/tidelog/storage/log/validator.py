@@ -25,7 +25,7 @@ Differences from Kafka:
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -36,12 +36,12 @@ from tidelog.errors import (
     CorruptRecord,
     InvalidRecord,
     InvalidRequest,
-    InvalidTimestamp,
     StreamTooLong,
 )
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.buffers import Scratch
+from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
 from tidelog.record.header import (
     CODEC_MASK,
@@ -57,12 +57,15 @@ from tidelog.record.header import (
 from tidelog.record.legacy import LegacyBatch
 from tidelog.record.offset_order import SEGMENT_OFFSETS
 from tidelog.storage.log.append import (
+    BUILT,
     LOOP_COMPRESSED_BYTES,
     AppendContext,
     AppendOrigin,
     AppendTerms,
     LongCheck,
     PendingAppend,
+    batch_bytes_for,
+    build_batches,
     writable,
     write_anew,
 )
@@ -85,6 +88,7 @@ from tidelog.types import (
     NO_TIMESTAMP,
     Buffer,
     Codec,
+    NewRecord,
     TimestampType,
     TopicPartition,
 )
@@ -113,7 +117,7 @@ class Validator:
 
     def __init__(
         self,
-        partition: TopicPartition,
+        where: TopicPartition | str,
         config: TopicConfig,
         *,
         body_check: BodyCheck = check_body,
@@ -122,12 +126,12 @@ class Validator:
         """Create a validator for fixed settings; create a new validator when the settings change.
 
         Args:
-            partition: The partition, for errors.
+            where: The partition or topic, for errors.
             config: The topic's settings.
             body_check: Function that checks the records in one pass: plain Python, or the kernel.
             set_passes: Kernels for the passes over messages of old formats; None for plain Python.
         """
-        self._where = str(partition)
+        self._where = str(where)
         self._config = config
         self._body_check = body_check
         target = config.compression_type.target_codec
@@ -405,8 +409,7 @@ class Validator:
         """
         # `body` is empty if only the header was checked (see `_is_known`).
         if not body:
-            reason = self._rules.time_reason(batch.max_timestamp, context.now_ms)
-            raise InvalidTimestamp(f"{self._where}: {reason}")
+            body = batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH)
         if context.terms.is_bounded and batch.record_count > LOOP_RECORDS:
             raise LongCheck
         refused = BatchRefusals(self._rules, context.now_ms)
@@ -519,3 +522,25 @@ class AppendRules:
 
             self._body_check, self._set_passes = kernel_check, KernelPasses()
             self.configure(self.config)
+
+
+def check_records(
+    topic: str, config: TopicConfig, records: Iterable[NewRecord], codec: Codec, now_ms: int
+) -> None:
+    """Check records by a topic's rules as `Log.append` does, but append nothing.
+
+    Args:
+        topic: Name of the topic, for errors.
+        config: The topic's settings.
+        records: At least one.
+        codec: Codec of the batches; a codec that `compression.type` names has precedence.
+        now_ms: Wall time in ms, which create times are compared with.
+
+    Raises:
+        TidelogError: The errors that `Log.append` raises for records.
+    """
+    validator = Validator(topic, config)
+    context = AppendContext(BUILT, 0, 0, now_ms, now_ms, now_ms)
+    batch_bytes = batch_bytes_for(BATCH_BYTES, config.max_message_bytes)
+    for batch in build_batches(records, codec, batch_bytes, now_ms):
+        validator.validate(batch, context)
