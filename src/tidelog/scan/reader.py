@@ -13,7 +13,7 @@ Only one thread may use an iterator; several iterators are independent.
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -41,13 +41,13 @@ from tidelog.scan.rows import COLUMNS, AppendRuns, RowMaker
 from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import Piece, ScanStats, Split, ensure_times
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment.closed_segment import as_closed
 from tidelog.storage.segment.gaps import is_gap_loss, lost_gap
 from tidelog.types import INT64_MAX, Buffer, ClockName
 
 if TYPE_CHECKING:
     from tidelog.record.columns.batch_table import DropBatch
     from tidelog.record.columns.decode import Fold
-    from tidelog.storage.segment.closed_segment import ClosedSegment
 
 
 @dataclass(slots=True)
@@ -110,11 +110,10 @@ def lost_behind(
     def look(log_dir: LogDir) -> bool:
         reader = log_dir.reader(split.topic, split.partition)
         segment = reader.segment_of(start)
-        if segment is None or segment.is_active or (segment.size_bytes > 0) != has_bytes:
+        closed = None if segment is None else as_closed(segment)
+        if closed is None or (closed.size_bytes > 0) != has_bytes:
             return False
-        if not is_gap_loss(reader.context, segment):
-            return False
-        return is_dense or cast("ClosedSegment", segment).is_dense
+        return is_gap_loss(reader.context, closed) and (is_dense or closed.is_dense)
 
     is_loss = with_directory(split.directory, env, look)
     return (lost_gap(split.topic_partition, start, end),) if is_loss else ()
