@@ -19,7 +19,6 @@ from tidelog.errors import (
     MessageTooLarge,
     RecordError,
     RecordListTooLarge,
-    times_of,
     with_times,
 )
 from tidelog.record.coding import read_varint, read_varlong, write_varint
@@ -60,12 +59,12 @@ class RecordRules:
             and timestamp - now_ms <= config.message_timestamp_after_max_ms
         )
 
-    def time_error(self, timestamp: int, now_ms: int) -> InvalidTimestamp:
-        """Return the error for a create time outside the limits; its text names no partition."""
+    def time_limit(self, now_ms: int, *, is_early: bool) -> "TimeLimit":
+        """Return the limit for create times before now (`is_early`) or after now, for errors."""
         from tidelog.config.units import amount_text  # imported only for errors
         from tidelog.timespec import format_ms
 
-        if timestamp < now_ms:
+        if is_early:
             side, name = "before", "message.timestamp.before.max.ms"
             span_ms = self.config.message_timestamp_before_max_ms
             limit_ms = now_ms - span_ms
@@ -74,11 +73,13 @@ class RecordRules:
             span_ms = self.config.message_timestamp_after_max_ms
             limit_ms = now_ms + span_ms
         span = amount_text(name, str(span_ms)) or span_ms
-        error = InvalidTimestamp(
-            f"create time {format_ms(timestamp)} is {side} {format_ms(limit_ms)}, which is the"
-            f" topic's limit now ({name}={span})"
-        )
-        return with_times(error, timestamp, limit_ms)
+        text = f"{side} {format_ms(limit_ms)}, which is the topic's limit now ({name}={span})"
+        return TimeLimit(limit_ms, text)
+
+    def time_error(self, timestamp: int, now_ms: int) -> InvalidTimestamp:
+        """Return the error for a create time outside the limits; its text names no partition."""
+        limit = self.time_limit(now_ms, is_early=timestamp < now_ms)
+        return with_times(InvalidTimestamp(limit.reason(timestamp)), timestamp, limit.ms)
 
     def too_large(self, size_bytes: int) -> MessageTooLarge:
         """Return the error for a batch that exceeds max.message.bytes."""
@@ -135,6 +136,19 @@ class RecordRules:
             )
 
 
+class TimeLimit(NamedTuple):
+    """A limit of create times in ms, and the part of a reason that names the limit."""
+
+    ms: int
+    text: str
+
+    def reason(self, timestamp: int) -> str:
+        """Return the reason why a create time is refused."""
+        from tidelog.timespec import format_ms  # imported only for errors
+
+        return f"create time {format_ms(timestamp)} is {self.text}"
+
+
 class BatchRefusals:
     """Refused records of one batch, each listed once.
 
@@ -150,6 +164,7 @@ class BatchRefusals:
         self._count = 0
         self._has_time_error = False
         self._times_ms: tuple[int, ...] = ()  # times that the first reason states
+        self._limits: dict[bool, TimeLimit] = {}  # by whether the create times are before now
 
     def __bool__(self) -> bool:
         """Return whether any record was refused."""
@@ -162,10 +177,13 @@ class BatchRefusals:
             self._note(index, "no key, but the topic is compacted: each record needs a key")
         elif not rules.stamps and not rules.is_allowed(timestamp, self._now_ms):
             self._has_time_error = True
-            error = rules.time_error(timestamp, self._now_ms)
+            is_early = timestamp < self._now_ms
+            limit = self._limits.get(is_early)
+            if limit is None:
+                limit = self._limits[is_early] = rules.time_limit(self._now_ms, is_early=is_early)
             if not self._errors:
-                self._times_ms = times_of(error)
-            self._note(index, str(error))
+                self._times_ms = (timestamp, limit.ms)
+            self._note(index, limit.reason(timestamp))
 
     @property
     def is_full(self) -> bool:

@@ -407,11 +407,11 @@ class Validator:
 
         The search ends at `RECORD_ERROR_LIMIT` refused records.
         """
+        if context.terms.is_bounded and batch.record_count > LOOP_RECORDS:
+            raise LongCheck
         # `body` is empty if only the header was checked (see `_is_known`).
         if not body:
             body = batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH)
-        if context.terms.is_bounded and batch.record_count > LOOP_RECORDS:
-            raise LongCheck
         refused = BatchRefusals(self._rules, context.now_ms)
         for index, frame in enumerate(walk_body(body, batch.record_count)):
             timestamp = wrapped_sum(batch.base_timestamp, frame.timestamp_delta)
