@@ -279,9 +279,9 @@ class FrontDoor(Closing):
 
         The method is meant for small amounts of records.
 
-        In a cluster, tidelog's brokers report append times only on connections without TLS and
-        SASL. With other brokers, or over TLS or SASL, only records with a LogAppendTime timestamp
-        have an append time.
+        In a cluster, tidelog's brokers report append times only on connections that use neither
+        TLS nor SASL. With other brokers, or over TLS or SASL, only records with a LogAppendTime
+        timestamp have an append time.
         """
         return self._records(topic, level_of(isolation))
 

@@ -39,8 +39,8 @@ class FileNode:
 
     A map is a view of the `bytearray` that has the file's bytes, so the map shows later writes, as
     a shared map does. Python can't resize a `bytearray` that has a view. So if a mapped file grows,
-    a longer copy becomes the file's `bytearray`. The old `bytearray` becomes a mirror for its maps:
-    each later write is copied to it, too.
+    a longer copy becomes the file's `bytearray`. The old `bytearray` stays as a mirror, because
+    existing maps show its bytes: each later write to the file is copied to the mirror, too.
     """
 
     __slots__ = ("_data", "_mirrors", "handles", "linked", "mtime_ms", "number")

@@ -187,8 +187,8 @@ def test_flipped_bit_is_refused_or_changes_nothing(
         result = Validator(PARTITION, config).validate(bytes(sent), context)
     except TidelogError:
         return
-    # A flipped bit is not detected only in the leader epoch: no CRC covers this field, and the
-    # leader overwrites it.
+    # Only a flipped bit in the leader epoch is accepted: no CRC covers this field, and the leader
+    # overwrites it.
     assert bit // 8 in range(12, 16)
     found = [record for view in result.batches for record in view.records()]
     assert [(r.key, r.value, r.timestamp) for r in found] == [

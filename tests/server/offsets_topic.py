@@ -59,8 +59,8 @@ def write_offsets_topic(
         folder = path / f"{OFFSETS_TOPIC}-{number}"
         if members:
             _write_log(folder, members, places, size_bytes * len(members) // groups)
-    # Without the mark of a clean shutdown, opening the directory recovers the logs. The recovery
-    # writes the other files of a stopped broker.
+    # Without the mark of a clean shutdown, opening the directory recovers the logs. Recovery
+    # creates the files that belong to each log file, such as indexes.
     (path / CLEAN_SHUTDOWN_FILE).unlink()
     with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
         for number in range(partitions):

@@ -357,8 +357,8 @@ def _check_of(
 def _sure_rules(config: TopicConfig, codec: Codec) -> TopicConfig:
     """Return settings that refuse only records that a broker refuses, too.
 
-    A broker checks create times by its own clock, so it decides about times near a limit. It also
-    decides about the size of compressed batches.
+    Two checks are left to the broker: create times near a limit, because the broker compares them
+    with its own clock, and the size of compressed batches.
     """
     before_ms, after_ms = (
         config.message_timestamp_before_max_ms,

@@ -364,9 +364,9 @@ class OffsetMap:
     def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, TargetOffset]:
         """Return, by target partition, starts that miss no record appended at `time_ms` or later.
 
-        A record arrives at the target after it was appended to the source. So if all records of a
-        row had arrived before `time_ms`, all of them were also appended before `time_ms`, and the
-        row is left out. This assumes that the clocks of source and mirror agree. If the clocks may
+        A record is appended to the source before it arrives at the target. So a row is left out if
+        all its records arrived at the target before `time_ms`, because the source appended them
+        even earlier. This assumes that the clocks of source and mirror agree. If the clocks may
         differ, the caller must subtract the maximum difference from `time_ms`.
         """
         rows = (row for row in self.rows if row.source == source and row.arrival_ms >= time_ms)

@@ -41,8 +41,8 @@ class ObjectInfo(NamedTuple):
     modified_ms: int
 
 
-# Names for types of lists. Classes with a method `list` need these names, because the method hides
-# the type `list` in their annotations.
+# Aliases of list types. A class with a method `list` needs these aliases, because the method hides
+# the type `list` in the class's annotations.
 InfoList: TypeAlias = list[ObjectInfo]
 
 NameList: TypeAlias = list[str]

@@ -123,7 +123,7 @@ class _Rows(NamedTuple):
     def keys_and_rows(
         self, message: "DataclassInstance"
     ) -> "list[tuple[bytes, list[DataclassInstance]]]":
-        """Return the key of each topic of a message, as bytes, and the topic's rows."""
+        """Return the name or id of each topic in a message, as bytes, and its partitions' rows."""
         return [
             (_key_bytes(getattr(topic, self.key)), getattr(topic, self.partitions))
             for topic in getattr(message, self.topics)

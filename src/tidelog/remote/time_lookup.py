@@ -4,7 +4,9 @@
   search on the clock that the topic setting `tidelog.lookup.clock` names. If the setting names the
   append clock, the brokers can't search on the record clock, so this module reads the records to
   find the match.
-- Record clock: a broker's search may miss records, so a result without a match is verified.
+- Lookups on the record clock: a broker's search may miss a record. So if a broker reports no match,
+  this module compares the log's largest timestamp with the time, and reads the records if one of
+  them must match.
 - Append clock on brokers other than tidelog's: append times are known if the broker stamped the
   records itself (LogAppendTime). A change of the setting `message.timestamp.type` applies only to
   records that are appended later. So a match is accepted only if the match and the last record

@@ -200,7 +200,7 @@ class RemotePartition:
     Attributes:
         topic_partition: The partition.
         log_start_offset: First readable offset.
-        log_end_offset: The high watermark.
+        log_end_offset: End of the records that brokers show to consumers (the high watermark).
         last_stable_offset: Offset below which all transactions have ended.
         matches: Results of lookups, by the requested time in ms. A result has the offset and the
             time of the first record at or after the requested time; the result is None if there is

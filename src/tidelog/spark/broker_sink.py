@@ -166,7 +166,7 @@ class ClaimedTopics:
     def marks(self, note: str) -> tuple[str, list[tuple[bytes, bytes]]]:
         """Return the key that determines the markers' partition, and each marker's key and value.
 
-        Keys and values are encoded.
+        The markers' keys and values are returned as bytes, encoded for Kafka.
         """
         marker = Marker(self._claim.batch, note)
         markers = {self._key: marker}

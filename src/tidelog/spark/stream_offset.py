@@ -38,9 +38,9 @@ The check looks for these cases in this order:
   ends before the position, or the log has no batch of that epoch any more. Kafka's consumers detect
   this case by OffsetForLeaderEpoch (KIP-320). The records that were read beyond that end are no
   longer in the log. Reading continues at the offset where the old and the new log diverge, so that
-  every record now in the log is read. If this offset is unknown, all offsets from the log start to
-  the position count as lost, and reading continues at the position or the log end, whichever is
-  lower.
+  every record now in the log is read. If the offset where the logs diverge is unknown, all offsets
+  from the log start to the position count as lost. Reading then continues at the position, or at
+  the log end if the log end is lower.
 - The log ends before the position, and the log's epochs are unknown: the records that were read
   beyond the log end are no longer in the log, and reading continues at the log end.
 

@@ -86,7 +86,7 @@ class LogFacts:
 
     Attributes:
         start: Log start offset.
-        end: Log end offset (for brokers, the high watermark).
+        end: Log end offset; if brokers are read, the high watermark that they report.
         visible: End of the readable offsets, exclusive, which depends on isolation and `readUntil`.
         first_ms: Time in ms of the first record that has a time on the query's clock; None if no
             record has such a time, or if the time is unknown.

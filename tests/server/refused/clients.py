@@ -120,7 +120,7 @@ def _java(bootstrap: str, key: Key) -> dict[str, str]:
 
 
 def librdkafka_is_denied(bootstrap: str, key: Key) -> None:
-    """A client of librdkafka gets the error that its user must not see a topic."""
+    """A client of librdkafka gets an authorization error if its user may not see a topic."""
     admin = AdminClient(key.librdkafka(bootstrap))
     with pytest.raises(KafkaException) as caught:
         admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(TIMEOUT_S)
@@ -129,7 +129,7 @@ def librdkafka_is_denied(bootstrap: str, key: Key) -> None:
 
 
 def kafka_python_is_denied(bootstrap: str, key: Key) -> None:
-    """A client of kafka-python gets the error that its user must not see a topic."""
+    """A client of kafka-python gets an authorization error if its user may not see a topic."""
     admin = KafkaAdminClient(**key.kafka_python(bootstrap))
     try:
         (found,) = admin.describe_topics([TOPIC])
@@ -139,7 +139,7 @@ def kafka_python_is_denied(bootstrap: str, key: Key) -> None:
 
 
 def aiokafka_is_denied(bootstrap: str, key: Key) -> None:
-    """A producer of aiokafka gets the error that its user must not write to a topic."""
+    """A producer of aiokafka gets an authorization error if its user may not write to a topic."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))

@@ -19,7 +19,7 @@ MISSING, EXTRA, REORDERED = 0, 1, 2  # the members of `Kind` as numbers, in thei
 
 
 def found(*rows: tuple[int, int]) -> bytes:
-    """Encode rows of differing keys: their first two fields, and 0 in the other fields."""
+    """Encode rows of keys that differ; a row has two given fields, and 0 in its other fields."""
     table = np.zeros((len(rows), DIFFERENCE_FIELDS), np.int64)
     table[:, :2] = rows
     return table.tobytes()

@@ -1,4 +1,4 @@
-"""Reindexing counts zone maps, builds maps only from proven times, and repairs checkpoints."""
+"""Reindexing counts zone maps, builds them only from verified times, and repairs checkpoints."""
 
 import errno
 from dataclasses import replace

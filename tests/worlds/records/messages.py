@@ -31,7 +31,7 @@ def kafkas_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
 
 
 def bounds(form: Form) -> tuple[int, int]:
-    """Return the bounds [first, end) of a number."""
+    """Return the range [first, end) of the values of an integer type."""
     if form is Form.UINT16:
         return 0, 1 << BITS[form]
     return -(1 << BITS[form] - 1), 1 << BITS[form] - 1

@@ -85,9 +85,9 @@ if TYPE_CHECKING:
 
 Times = tuple[int | None, int | None]
 
-# Function that reads parts of a side, and returns the runs that the parts were reduced to. The time
-# range [start, end) limits only reads from brokers. For a directory, each part's split already
-# contains the time range.
+# Function that reads parts of a side, and returns a `Run` for each range of offsets that it has
+# reduced to rows by key. The time range [start, end) limits only reads from brokers. For a
+# directory, each part's split already contains the time range.
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 # Maximum number of rounds in which later records are read (see `read_later_records`). A further
@@ -116,7 +116,7 @@ def read_later_records(
         read: Function that reads parts of a side.
 
     Returns:
-        The runs that the later records were reduced to.
+        A `Run` for each range of later records, which are reduced to rows by key.
 
     Raises:
         UnknownTopic, CorruptData, ClusterFailure, StorageFailure: The topics can't be read.
@@ -395,7 +395,7 @@ def _others(work: AuditWork, state: State) -> list[Run]:
 
 
 def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
-    """Read the offsets that no reused run covers, and return the runs they were reduced to."""
+    """Read the offsets that no reused run covers; return a `Run` for each range that was read."""
     parts = [part for plan in plans.values() for part in plan.parts]
     work.plan.options["listener"].note(f"reading {len(parts)} parts of {len(plans)} places")
     scope = work.scope

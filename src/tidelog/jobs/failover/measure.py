@@ -15,7 +15,8 @@ fetched batches contain these times. So the latencies of existing records are me
 without waiting for new records. Exception: a conversion or a compaction of a batch may have
 replaced its create times by the append time. So if all create times of a batch equal its append
 time, the create times count as lost. Batches are fetched with the requests that a follower sends,
-without TLS and SASL. If batches can't be fetched, `judge` raises an error with this reason.
+over connections with neither TLS nor SASL. If batches can't be fetched, `judge` raises an error
+with this reason.
 
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
 clocks differ by a constant, all measured latencies shift by this constant. Then the largest latency

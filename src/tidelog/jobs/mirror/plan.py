@@ -399,7 +399,7 @@ class MirrorState:
 
     Attributes:
         mirror_id: Id of the mirror at the target, as 32 hexadecimal digits.
-        question: Values that must be the same in a restart; see `MirrorPlan.question`.
+        question: Result of `MirrorPlan.question`: the values that a restart must not change.
         starts: Start offsets by pair and partition, `[[pair, partition, offset], ...]`.
     """
 

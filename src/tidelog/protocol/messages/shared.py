@@ -81,7 +81,7 @@ class TopicPartitions:
 
 @message
 class NamedPartitions:
-    """Topic and numbers of its partitions, if the topic's field is `name` in Kafka."""
+    """Topic and numbers of its partitions, for messages whose topic field is called `name`."""
 
     name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
@@ -89,7 +89,7 @@ class NamedPartitions:
 
 @message
 class NamedIndexes:
-    """Topic and numbers of its partitions, if their field is `partition_indexes` in Kafka."""
+    """Topic and its partitions, for messages whose partition field is `partition_indexes`."""
 
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))

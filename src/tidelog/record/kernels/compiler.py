@@ -148,7 +148,7 @@ def is_cached(kernel_: Kernel[P, R]) -> bool:
 
 
 def plain(kernel_: Kernel[P, R]) -> Callable[P, R]:
-    """Return a kernel as an interpreted function that also calls other kernels interpreted.
+    """Return a kernel as an interpreted function; the kernels that it calls are interpreted, too.
 
     `py_func` alone would still call compiled helpers, which check no bounds.
     """

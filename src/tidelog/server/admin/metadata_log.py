@@ -42,7 +42,7 @@ Begin: TypeAlias = Callable[[Coroutine[object, object, None]], "asyncio.Task[Non
 
 
 class DurableState(Generic[State]):
-    """Durable state with one change at a time.
+    """State that is stored in a file, and changed by one change at a time.
 
     The state changes only in the event loop's thread. Any thread may read it.
 

@@ -48,7 +48,7 @@ BATCHED_FIRST_VERSION: Final = 8
 MEMBERS_FIRST_VERSION: Final = 9
 TOPIC_IDS_FIRST_VERSION: Final = 10
 
-# Number of groups that are answered before the event loop is yielded.
+# Number of groups that are processed before other tasks of the event loop may run.
 GROUPS_AT_ONCE: Final = 100
 
 

@@ -173,8 +173,8 @@ TOPICS_MAX: Final = 2_000
 GROUPS_MAX: Final = 5_000
 COMMITS_MAX: Final = 10_000
 
-# Number of partitions, topics, groups or commits that are examined before the event loop is
-# yielded. Ten times as many samples are written before the event loop is yielded.
+# Number of partitions, topics, groups or commits that are examined before other tasks of the event
+# loop may run. Ten times as many samples are written before other tasks may run.
 _AT_ONCE: Final = 20
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -385,7 +385,7 @@ class Exposition:
         self._omitted: dict[str, int] = {}
 
     async def pieces(self) -> AsyncIterator[str]:
-        """Yield the text in pieces. The event loop is yielded between them."""
+        """Yield the text in pieces. Other tasks of the event loop may run between two pieces."""
         self._omitted = {"partitions": 0, "topics": 0, "groups": 0, "commits": 0}
         yield self._broker()
         yield self._requests()

@@ -39,7 +39,7 @@ _BYTES_AT_ONCE: Final = 4 << 20
 # scrape.
 _BUDGET_MS: Final = 2_000
 
-# Number of partitions examined before the event loop is yielded.
+# Number of partitions examined before other tasks of the event loop may run.
 _PARTITIONS_AT_ONCE: Final = 256
 
 _LATENCY_MAX: Final = 1 << 46

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
 
 
-# Maximum number of connections accepted at a time, before the event loop is yielded.
+# Maximum number of connections accepted before other tasks of the event loop may run.
 ACCEPTS: Final = 64
 
 # Delay in ms before accepting again after an error, such as a lack of descriptors.

@@ -68,7 +68,7 @@ class Reply(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether there is a value or an error."""
+        """Whether the reply is complete, with a value or with an error."""
         return self._value is not None or self._error is not None
 
     @property

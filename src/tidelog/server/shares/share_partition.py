@@ -426,7 +426,7 @@ class SharePartition:
         return state
 
     def release(self, member: str) -> Change:
-        """Return a pending release of a member's records.
+        """Return a change that releases a member's records; `commit` then applies the change.
 
         Records that were delivered too often are archived.
         """

@@ -527,9 +527,9 @@ class LogCheck:
     def _blame_the_last(self, batch: Batch) -> Iterator[Finding]:
         """Report and remove the last batch if `batch` proves the last batch's base offset wrong.
 
-        The checksum does not cover the base offset. The last batch's base offset is wrong if
-        offsets are missing before the last batch, but `batch` continues the log without a gap if
-        the last batch is left out.
+        The checksum does not cover the base offset. `batch` does not fit after the last batch. So
+        the last batch's base offset is wrong if offsets are missing directly before the last batch,
+        and `batch` fits after the batch before the last one.
         """
         gap, base = self._gap, self.facts.base_offset
         if gap is None or batch_problem(batch, base, gap.next_offset) is not None:

@@ -175,9 +175,10 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Mark as unknown, in memory, the append times that a segment's rows can't prove.
 
-    If times are dropped, a new end row names the last batch with a proven time, so that the next
-    check proves the same times. The function reads all data before it changes anything, because a
-    read may fail, and the caller may then repeat the call.
+    If append times are dropped, a new unknown row at the end of the file names the last batch whose
+    append time is still known, so that the next check keeps the same append times. The function
+    reads all data before it changes anything, because a read may fail, and the caller may then
+    repeat the call.
     """
     sure = proven_end(segment, times, trusted)
     if times.ends_at(sure):
@@ -191,7 +192,7 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
 
 
 def write_proven_times(segment: ClosedSegment) -> None:
-    """Rewrite a finished segment's append-time file with only proven times; raises OSError."""
+    """Rewrite a finished segment's append-time file without unproven times; raises OSError."""
     on_disk = segment.read_append_times()
     if not on_disk.row_count:
         return

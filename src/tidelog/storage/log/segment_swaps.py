@@ -174,7 +174,7 @@ class SegmentSwaps(LogPart):
     # -- showing -----------------------------------------------------------------------------
 
     def show(self, swap: Swap, commit: Commit, operation: str) -> list[str]:
-        """Rename the files of new segments into place, and show the segments.
+        """Rename the files of new segments into place, and make the segments visible to readers.
 
         Args:
             swap: The segments.

@@ -142,7 +142,11 @@ class KernelSearch:
         floor_offset: int,
         may_block: bool,
     ) -> OffsetAndTimestamp | None:
-        """Decompress and verify batches for the kernel; if needed, continue after the part."""
+        """Complete the kernel's search by decompressing and verifying batches.
+
+        If the kernel finds no match in `part`, and the segment has batches after `part`, search the
+        segment without a map.
+        """
         segment, log = part.segment, part.log
         status, offset, timestamp, position = result
         while status == NEED_PLAIN:
