@@ -11,6 +11,7 @@ from tidelog.demo import flights as load
 from tidelog.demo.flights import flights_of, read_source, source_path
 
 LINES_MAX = 150
+CHANGES_LINES_MAX = 60
 WIDTH_MAX = 80
 # The first flights of the year, which include the storm day.
 FLIGHTS = 40_000
@@ -29,6 +30,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.parent.mkdir()
     load.load(str(path), chosen, chosen.partitions(load.PARTITIONS), lambda _: None)
     return folder
+
+
+def test_the_changelog_says_what_users_get_in_few_lines() -> None:
+    lines = README.with_name("CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= CHANGES_LINES_MAX
 
 
 def test_the_readme_is_short_and_narrow() -> None:
