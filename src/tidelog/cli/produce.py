@@ -45,7 +45,6 @@ from tidelog.errors import (
 from tidelog.jobs.options import CODECS
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.log.append import AppendResult, record_bytes
-from tidelog.storage.log.validator import check_records
 from tidelog.timespec import TIME_HELP
 from tidelog.types import INT32_MAX, INT64_MAX, Codec, NewRecord, TimestampType
 
@@ -331,6 +330,8 @@ def _check_of(
     surroundings: Surroundings, options: ProduceOptions, config: TopicConfig | None
 ) -> _Take:
     """Return a function that raises the error for rows that the topic's rules refuse."""
+    from tidelog.storage.log.validator import check_records
+
     topic, codec, clock = options.topic, codec_of(options.codec), surroundings.env.clock
     is_remote = options.place.access is not None
     rules = _sure_rules(config, codec) if is_remote and config is not None else config
