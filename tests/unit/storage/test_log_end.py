@@ -249,7 +249,9 @@ class TestAfterAHardStop:
         write(env, name, bytes(data))
         _, log = reopen(env)
         assert [segment.base_offset for segment in log.segments] == bases
-        with pytest.raises(DamagedLog, match=f"later segment of offset {bases[2]} begins with"):
+        with pytest.raises(
+            DamagedLog, match=f"later segment with base offset {bases[2]} begins with"
+        ):
             put(log, 9)
 
     @pytest.mark.parametrize("first", [0, COUNT - 2, 2**40, -1])
