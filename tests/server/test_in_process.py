@@ -117,7 +117,7 @@ def test_a_directory_of_the_settings_is_used_and_stays(tmp_path: Path) -> None:
     assert (named / ".kafka_cleanshutdown").exists()
     with tidelog.broker(str(tmp_path / "given"), settings={"log.dirs": str(named)}) as running:
         assert running.data == str(tmp_path / "given")
-    with pytest.raises(ConfigError, match="names several directories"):
+    with pytest.raises(ConfigError, match="has several directories"):
         tidelog.broker(settings={"log.dirs": f"{named},{named}2"})
 
 

@@ -102,5 +102,5 @@ def test_the_data_directory_in_the_settings(given: dict[str, str], path: str) ->
 
 @pytest.mark.parametrize("name", ["log.dirs", "log.dir"])
 def test_several_directories_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{name}=a,b: names several directories"):
+    with pytest.raises(ConfigError, match=f"^{name}=a,b: has several directories"):
         data_directory(BrokerConfig.parse({name: "a,b"})[0])
