@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import BinaryIO
 
 from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
@@ -59,6 +60,7 @@ class Cli:
     on_terminal: bool = False
     asked: bool = False  # stdin is a terminal
     url: str | None = None  # replaces `data`
+    stdin: BinaryIO | None = None  # replaces the argument `stdin` of `run`
 
     @property
     def env(self) -> Env:
@@ -71,7 +73,7 @@ class Cli:
         out = kind(raw, encoding="utf-8", write_through=True)
         surroundings = Surroundings(
             env=self.env,
-            stdin=TerminalInput(stdin) if self.asked else io.BytesIO(stdin),
+            stdin=self.stdin or (TerminalInput(stdin) if self.asked else io.BytesIO(stdin)),
             stdout=out,
             stderr=err,
             wait=self.wait,

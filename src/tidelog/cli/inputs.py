@@ -8,13 +8,15 @@ it (docs/cli.md).
 
 import csv
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from io import BufferedReader, TextIOWrapper
+from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import PurePath
+from select import select
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
@@ -29,6 +31,66 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     import pyarrow as pa
+    from _typeshed import WriteableBuffer
+
+# -- input that arrives while it is read ----------------------------------------------------------
+
+
+class _Pipe(RawIOBase):
+    """File descriptor to read. While `is_probed`, a read returns None instead of waiting."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self.descriptor = descriptor
+        self.is_probed = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int | None:
+        if self.is_probed:
+            return None
+        view = memoryview(buffer)
+        data = os.read(self.descriptor, len(view))
+        view[: len(data)] = data
+        return len(data)
+
+
+class LiveInput(BufferedReader):
+    """A pipe or terminal that is read line by line, and tells when the next line is not there yet.
+
+    Closing it leaves the file descriptor open.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._pipe = _Pipe(descriptor)
+        super().__init__(self._pipe)
+
+    def pauses(self, wait_ms: int) -> bool:
+        """Wait until more input can be read; return True if there is none after `wait_ms`.
+
+        A complete line that is already in the buffer, and the end of the input, count as input.
+        """
+        self._pipe.is_probed = True
+        try:
+            buffered = self.peek()
+        finally:
+            self._pipe.is_probed = False
+        if b"\n" in buffered:
+            return False
+        return not select([self._pipe.descriptor], [], [], wait_ms / 1_000)[0]
+
+
+def live_input(source: BinaryIO) -> BinaryIO:
+    """Return a stream as `LiveInput`; a stream without file descriptor is returned unchanged.
+
+    `source` must be unread, because its buffer is not taken over.
+    """
+    try:
+        return LiveInput(source.fileno())
+    except OSError:
+        return source
+
 
 # -- rows of files ------------------------------------------------------------------------------
 

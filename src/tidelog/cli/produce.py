@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import field, replace
 from io import BytesIO
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
@@ -14,7 +14,7 @@ import click
 
 from tidelog.amounts import plural, verb
 from tidelog.cli import inputs, output, times
-from tidelog.cli.inputs import Columns, InputRecord
+from tidelog.cli.inputs import Columns, InputRecord, LiveInput, live_input
 from tidelog.cli.options import (
     Format,
     InputFormat,
@@ -33,8 +33,15 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, open_remote, place_options
-from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem, byte_progress
+from tidelog.cli.surroundings import (
+    Interrupted,
+    InvalidInput,
+    Surroundings,
+    UsageProblem,
+    byte_progress,
+)
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
+from tidelog.env import Clock
 from tidelog.errors import (
     InvalidTimestamp,
     RefusedRecords,
@@ -58,6 +65,8 @@ STDIN: Final = "-"
 # but small enough to take little memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
+# Maximum time in ms that a row from a pipe waits for further rows of its append.
+_LINGER_MS: Final = 100
 # Assumed maximum difference between this machine's clock and a broker's clock, in ms.
 _CLOCK_MARGIN_MS: Final = 300_000
 
@@ -234,21 +243,20 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         check = _check_of(surroundings, options, config)
         if options.check:
             _check_all(surroundings, source, options, check, loaded)
-        records = _records(surroundings, source, options, tally.numbers)
+        groups = _groups(
+            _records(surroundings, source, options, tally.numbers),
+            _bytes_at_once(config),
+            surroundings.env.clock,
+            _live_input(source, options),
+        )
         if options.place.access is not None or options.once is not None:
-            records = _checked(records, check, loaded)
+            groups = _checked(groups, check, loaded)
         try:
             with _progress(surroundings, source, options) as advance:
                 if options.once is None:
-                    _append_all(
-                        directory,
-                        records,
-                        options,
-                        tally,
-                        advance,
-                        bytes_max=_bytes_at_once(config),
-                    )
+                    _append_all(directory, groups, options, tally, advance)
                 else:
+                    records = chain.from_iterable(groups)
                     _load_once(surroundings, directory, records, options, tally)
             directory.flush()
         except InvalidInput as error:
@@ -393,26 +401,28 @@ def _take_valid(rows: Sequence[InputRecord], take: _Take) -> None:
     _take_valid(rows[half:], take)
 
 
-def _checked(records: Iterator[InputRecord], check: _Take, loaded: int) -> Iterator[InputRecord]:
+def _checked(
+    groups: Iterator[list[InputRecord]], check: _Take, loaded: int
+) -> Iterator[list[InputRecord]]:
     """Yield the rows before the first row that is invalid or refused, then raise its error.
 
     The first `loaded` rows are not checked, because an earlier run has appended them.
     """
-    yield from islice(records, loaded)
-    valid: list[InputRecord] = []
+    for group in groups:
+        known = min(loaded, len(group))
+        loaded -= known
+        valid = group[:known]
 
-    def take(rows: Sequence[InputRecord]) -> None:
-        check(rows)
-        valid.extend(rows)
+        def take(rows: Sequence[InputRecord], valid: list[InputRecord] = valid) -> None:
+            check(rows)
+            valid.extend(rows)
 
-    try:
-        for group in _groups(records, _BYTES_AT_ONCE):
-            _take_valid(group, take)
-            yield from valid
-            valid.clear()
-    except InvalidInput:
-        yield from valid
-        raise
+        try:
+            _take_valid(group[known:], take)
+        except InvalidInput:
+            yield valid
+            raise
+        yield valid
 
 
 def _check_all(
@@ -423,8 +433,10 @@ def _check_all(
     loaded: int,
 ) -> None:
     """Read the whole input once, so that an invalid row is found before any row is appended."""
+    records = _records(surroundings, source, options, [])
+    groups = _groups(records, _BYTES_AT_ONCE, surroundings.env.clock)
     try:
-        for _ in _checked(_records(surroundings, source, options, []), check, loaded):
+        for _ in _checked(groups, check, loaded):
             pass
     except InvalidInput as error:
         failed = InvalidInput(f"{error}; nothing was appended")
@@ -474,13 +486,17 @@ def _load_once(
 
 def _append_all(
     directory: "Directory | RemoteDirectory",
-    records: Iterator[InputRecord],
+    groups: Iterator[list[InputRecord]],
     options: ProduceOptions,
     tally: _Tally,
     advance: Callable[[], None],
-    *,
-    bytes_max: int,
 ) -> None:
+    """Append the groups of rows, one group at a time.
+
+    Raises:
+        InvalidInput: A row is invalid or refused; the rows before it are appended.
+        Interrupted: The user pressed Ctrl-C; the text states the number of appended rows.
+    """
     partition, codec = options.partition, codec_of(options.codec)
 
     def append(rows: Sequence[InputRecord]) -> None:
@@ -495,12 +511,18 @@ def _append_all(
         tally.take(results)
         tally.old += sum(map(tally.is_old, records))
 
-    for group in _groups(records, bytes_max):
-        if options.place.access is None:
-            _take_valid(group, append)
-        else:
-            append(group)  # a broker may append some of the rows although it refuses others
-        advance()
+    try:
+        for group in groups:
+            if options.place.access is None:
+                _take_valid(group, append)
+            else:
+                append(group)  # a broker may append some of the rows although it refuses others
+            advance()
+    except KeyboardInterrupt as error:
+        # the interrupt may have come during an append, whose rows are not counted
+        before = tally.records
+        appended = f"at least {plural(before, 'row')} {verb(before, 'was', 'were')} appended"
+        raise Interrupted(appended) from error
 
 
 def _bytes_at_once(config: TopicConfig | None) -> int:
@@ -513,10 +535,29 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
     return min(config.segment_size_limit // 2, _BYTES_AT_ONCE)
 
 
-def _groups(records: Iterator[InputRecord], bytes_max: int) -> Iterator[list[InputRecord]]:
-    """Yield the rows of each append; raises InvalidInput after the rows before an invalid row."""
+def _live_input(source: BinaryIO, options: ProduceOptions) -> LiveInput | None:
+    """Return the input if it is read line by line from a pipe or terminal, else None."""
+    kind = options.input_format or InputFormat.LINES
+    is_by_line = kind in (InputFormat.LINES, InputFormat.JSON)
+    return source if is_by_line and isinstance(source, LiveInput) else None
+
+
+def _groups(
+    records: Iterator[InputRecord],
+    bytes_max: int,
+    clock: Clock,
+    live: LiveInput | None = None,
+) -> Iterator[list[InputRecord]]:
+    """Yield the rows of each append.
+
+    A group ends when it has enough rows or bytes. A group of a live input also ends when its first
+    row is `_LINGER_MS` old and the input has no further row yet.
+
+    Raises:
+        InvalidInput: A row is invalid; the rows before it have been yielded.
+    """
     group: list[InputRecord] = []
-    size, invalid = 0, None
+    size, due_ms, invalid = 0, 0, None
     try:
         for record in records:
             more = record_bytes(record.record)
@@ -525,6 +566,14 @@ def _groups(records: Iterator[InputRecord], bytes_max: int) -> Iterator[list[Inp
                 group, size = [], 0
             group.append(record)
             size += more
+            if live is None:
+                continue
+            now_ms = clock.monotonic_ms()
+            if len(group) == 1:
+                due_ms = now_ms + _LINGER_MS
+            if live.pauses(max(due_ms - now_ms, 0)):
+                yield group
+                group, size = [], 0
     except InvalidInput as error:
         invalid = error
     if group:
@@ -565,7 +614,7 @@ def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterato
         nullcontext(surroundings.stdin) if is_stdin else Path(str(options.source)).open("rb")
     ) as source:
         if not options.check or (source.seekable() and not is_stdin):
-            yield source
+            yield live_input(source) if is_stdin else source
             return
         with TemporaryFile() as copy:
             copyfileobj(source, copy)

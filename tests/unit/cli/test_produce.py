@@ -1,14 +1,21 @@
 """`produce` writes rows of files as records."""
 
+import io
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from tests.worlds.command_line import NOW, Cli
+from tests.worlds.waiting import until_equal
 
 import tidelog
 
@@ -416,3 +423,67 @@ def test_infer_keeps_numbers_of_csv_digit_for_digit(flights: Cli) -> None:
 def test_csv_without_numbers_has_no_note(flights: Cli) -> None:
     result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", stdin=b"a\nx\n")
     assert (result.lines[0], result.err) == ("appended 1 record to flights", "")
+
+
+class TestOpenPipe:
+    """Rows of a pipe are appended while the pipe stays open."""
+
+    @pytest.mark.parametrize("kind", ["lines", "json"])
+    def test_rows_are_appended_when_the_pipe_pauses(self, flights: Cli, kind: str) -> None:
+        with running_produce(flights, "--from", "-", "--format", kind) as stdin:
+            for number in range(3):
+                stdin.write(b"%d\n" % number if kind == "lines" else b'{"n":%d}\n' % number)
+                stdin.flush()
+                until_equal(number + 1, lambda: count(flights))
+            stdin.write(b'{"n":3}')
+        assert len(read(flights)) == 4
+
+    def test_a_line_that_has_not_ended_does_not_delay_the_lines_before_it(
+        self, flights: Cli
+    ) -> None:
+        with running_produce(flights) as stdin:
+            stdin.write(b"one\ntwo\nth")
+            stdin.flush()
+            until_equal(2, lambda: count(flights))
+            stdin.write(b"ree")
+        assert [row["value"] for row in read(flights)] == ["one", "two", "three"]
+
+    def test_lines_that_arrive_together_are_one_batch(self, flights: Cli) -> None:
+        with running_produce(flights) as stdin:
+            stdin.write(b"row\n" * 100)
+        (log,) = flights.data.glob("flights-0/*.log")
+        (batch,) = flights.ok("dump", str(log), "-o", "json").objects
+        assert batch["records"] == 100
+
+    def test_an_interrupt_states_how_many_rows_were_appended(self, flights: Cli) -> None:
+        class InterruptedInput(io.BytesIO):
+            def __next__(self) -> bytes:
+                if line := self.readline():
+                    return line
+                raise KeyboardInterrupt
+
+        flights.stdin = InterruptedInput(b"row\n" * 5_001)
+        result = flights.run("produce", "flights")
+        assert (result.code, result.err) == (
+            130,
+            "interrupted; at least 5,000 rows were appended\n",
+        )
+        assert len(read(flights)) == 5_000
+
+
+@contextmanager
+def running_produce(cli: Cli, *arguments: str) -> Iterator[BinaryIO]:
+    """Run `produce` on a pipe in a thread; the pipe ends with the context."""
+    reader, writer = os.pipe()
+    cli.stdin = os.fdopen(reader, "rb")
+    with ThreadPoolExecutor(1) as pool, cli.stdin:
+        running = pool.submit(cli.ok, "produce", "flights", *arguments)
+        with os.fdopen(writer, "wb") as stdin:
+            yield stdin
+        running.result()
+    cli.stdin = None
+
+
+def count(cli: Cli) -> int:
+    """Return the number of records; `produce` may be running."""
+    return len(Cli(cli.data).ok("read", "flights", "-o", "json").objects)
