@@ -213,7 +213,7 @@ class Suite:
         assert log.count(name) == 0
         with pytest.raises(InvalidTimestamp) as caught:
             log.append(name, [NewRecord(value=b"x"), NewRecord(value=b"y", timestamp=0)])
-        assert "1 record of the call is in the log" in caught.value.__notes__[0]
+        assert "1 record of the call was appended" in caught.value.__notes__[0]
 
     def test_threads_append_side_by_side(self, log: RemoteDirectory) -> None:
         name = fresh(log)
