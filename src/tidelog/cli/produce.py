@@ -418,9 +418,11 @@ def _checked(
             valid.extend(rows)
 
         try:
-            _take_valid(group[known:], take)
+            if known < len(group):
+                _take_valid(group[known:], take)
         except InvalidInput:
-            yield valid
+            if valid:
+                yield valid
             raise
         yield valid
 
