@@ -339,8 +339,8 @@ class TopicConfig:
     tidelog_append_time_enable: bool = config_field(
         FLAG,
         "true",
-        "Whether append times are stored (BASE.appendtime). Lookups by append time return `unknown`"
-        " for records that are appended while this setting is false.",
+        "Whether append times are stored (BASE.appendtime). Records that are appended while this"
+        " setting is false have no append time; lookups by append time report their number.",
     )
     tidelog_append_time_granularity_ms: int = config_field(
         int64(1),
