@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
-from tidelog.env import Env, ManualClock
+from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
 from tidelog.types import NewRecord
 
 NOW = 1_700_000_000_000
@@ -60,11 +60,12 @@ class Cli:
     on_terminal: bool = False
     asked: bool = False  # stdin is a terminal
     url: str | None = None  # replaces `data`
+    files: FileSystem = field(default_factory=OsFileSystem)
     stdin: BinaryIO | None = None  # replaces the argument `stdin` of `run`
 
     @property
     def env(self) -> Env:
-        return Env(clock=self.clock, random=Random(1))
+        return Env(files=self.files, clock=self.clock, random=Random(1))
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Result:
         """Run a command; add `--data` if the command has this option and `arguments` omit it."""

@@ -45,6 +45,7 @@ from tidelog.env import Clock
 from tidelog.errors import (
     InvalidTimestamp,
     RefusedRecords,
+    StorageFailure,
     TidelogError,
     times_of,
     with_times,
@@ -180,6 +181,8 @@ class _Tally:
     oldest_ms: int = 0  # retention deletes records with earlier create times
     old: int = 0  # number of appended rows with create times before `oldest_ms`
     committed: int = 0  # number of rows that `load_once` appended before it failed
+    is_complete: bool = False  # whether all rows of the input were appended
+    is_limit_known: bool = False  # whether the topic's age limit is known
     # location of the first number that was written as text
     numbers: list[str] = field(default_factory=list)
 
@@ -227,6 +230,42 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     --from and --value, each line of stdin is the value of a record.
     """
     tally = _Tally()
+    try:
+        _append_input(surroundings, options, tally)
+    except StorageFailure as error:
+        if tally.is_complete:  # the sync or the close failed
+            count = tally.records
+            were = verb(count, "was", "were")
+            error.add_note(f"{plural(count, 'record')} {were} appended before this failure")
+        raise
+    verdict = f"appended {plural(tally.records, 'record')} to {options.topic}"
+    output.print_verdict(surroundings, verdict, options.kind)
+    columns = output.columns(
+        output.detail("topic"),
+        output.number("partition"),
+        output.count("records"),
+        output.number("first", "last"),
+        output.time("append_time"),
+    )
+    rows = [[options.topic, *row] for row in tally.rows()]
+    output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
+    if tally.numbers:
+        surroundings.note(
+            f"numbers were written as text, first at {tally.numbers[0]};"
+            " --infer writes them as numbers"
+        )
+    if tally.old:
+        _note_old(surroundings, options, tally.old, is_limit_known=tally.is_limit_known)
+
+
+def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _Tally) -> None:
+    """Append the rows of the input to the target, and count them in `tally`.
+
+    Raises:
+        InvalidInput: A row is invalid; the text states how many rows before it were appended.
+        StorageFailure: The disk failed; a note states how many rows were appended, if any.
+        Interrupted: As in `_append_all`.
+    """
     with (
         _open_target(surroundings, options) as directory,
         _open_source(surroundings, options) as source,
@@ -234,7 +273,7 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         # the error for an unknown topic lists the existing topics
         config = directory.topic(options.topic).config
         tally.oldest_ms = _oldest_ms(surroundings, config)
-        is_limit_known = options.place.access is not None or cast(
+        tally.is_limit_known = options.place.access is not None or cast(
             "Directory", directory
         ).log_dir.knows_age_limit(options.topic)
         loaded = 0
@@ -258,6 +297,7 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
                 else:
                     records = chain.from_iterable(groups)
                     _load_once(surroundings, directory, records, options, tally)
+            tally.is_complete = True
             directory.flush()
         except InvalidInput as error:
             before = tally.records or tally.committed
@@ -265,24 +305,6 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
             raise with_times(
                 InvalidInput(f"{error}; {remark} appended"), *times_of(error)
             ) from error
-    verdict = f"appended {plural(tally.records, 'record')} to {options.topic}"
-    output.print_verdict(surroundings, verdict, options.kind)
-    columns = output.columns(
-        output.detail("topic"),
-        output.number("partition"),
-        output.count("records"),
-        output.number("first", "last"),
-        output.time("append_time"),
-    )
-    rows = [[options.topic, *row] for row in tally.rows()]
-    output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
-    if tally.numbers:
-        surroundings.note(
-            f"numbers were written as text, first at {tally.numbers[0]};"
-            " --infer writes them as numbers"
-        )
-    if tally.old:
-        _note_old(surroundings, options, tally.old, is_limit_known=is_limit_known)
 
 
 def _note_old(

@@ -1,8 +1,10 @@
 """`produce` writes rows of files as records."""
 
+import errno
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.faults.hooked import HookedDisk
 from tests.worlds.command_line import NOW, Cli
 from tests.worlds.waiting import until_equal
 
@@ -487,3 +490,42 @@ def running_produce(cli: Cli, *arguments: str) -> Iterator[BinaryIO]:
 def count(cli: Cli) -> int:
     """Return the number of records; `produce` may be running."""
     return len(Cli(cli.data).ok("read", "flights", "-o", "json").objects)
+
+
+@pytest.mark.parametrize(
+    ("call", "file", "note"),
+    [
+        ("pwrite", "flights-1/00000000000000000000.log", "note: 2 records of the call were append"),
+        ("sync", "flights-0/00000000000000000000.log", "note: 5 records were appended before this"),
+        ("rename", "flights-0/segment-notes.tmp", "note: 5 records were appended before this"),
+    ],
+)
+def test_after_a_disk_failure_the_number_of_appended_rows_is_stated(
+    cli: Cli, call: str, file: str, note: str
+) -> None:
+    cli.ok("create", "flights", "--partitions", "2")
+
+    def fail(name: str, path: str) -> None:
+        if name == call and path.endswith(file):
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+    broken = Cli(cli.data, files=HookedDisk(fail))
+    keys = b"".join(b"%d:v\n" % number for number in range(5))
+    result = broken.run("produce", "flights", "--key-separator", ":", stdin=keys)
+    assert result.code == 1
+    assert note in result.err.replace("despite this error, ", "")
+    (stated,) = re.findall(r"note: .*?(\d) records", result.err)
+    assert len(read(cli)) == int(stated)
+
+
+def test_a_failed_close_does_not_hide_an_invalid_row(flights: Cli) -> None:
+    def fail(name: str, path: str) -> None:
+        if name == "sync" and path.endswith(".log"):
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+    broken = Cli(flights.data, files=HookedDisk(fail))
+    result = broken.run("produce", "flights", "-f", "json", "--from", "-", stdin=b"{}\n{")
+    assert result.code == 1
+    assert "sync failed: the disk is full" in result.err
+    assert "note: before this failure: stdin line 2: not JSON" in result.err
+    assert "1 row before it was appended" in result.err
