@@ -579,12 +579,13 @@ def _check_times(
     later segments. Later segments without the key are not rewritten, but their append times might
     be intact only in the tier's copy.
     """
-    dropped_from = min((base for base in hits if base >= log.local_start_offset), default=INT64_MAX)
+    first_dropped = _first_dropped(log, hits)
+    dropped_from = INT64_MAX if first_dropped is None else first_dropped
     tier_end = NO_OFFSET if log.tier is None else log.tier.record.manifest.end_offset
     for segment in map(as_closed, log.segments):
         if segment is None:
             continue
-        is_dropped = dropped_from <= segment.base_offset < tier_end
+        is_dropped = dropped_from < segment.end_offset and segment.base_offset < tier_end
         if segment.base_offset not in hits and not is_dropped:
             continue
         if accepts_loss:
@@ -780,9 +781,21 @@ def purge_tier(
     for segment in mover.log.tiered_segments():
         if segment.base_offset in hits:
             _purge(mover, segment, hits[segment.base_offset])
-    local = [base for base in hits if base >= mover.log.local_start_offset]
-    if local:
-        mover.forget_copies(min(local))
+    first_dropped = _first_dropped(mover.log, hits)
+    if first_dropped is not None:
+        mover.forget_copies(first_dropped)
+
+
+def _first_dropped(log: "LogView", hits: Mapping[int, Set[int]]) -> int | None:
+    """Return the offset from which the tier's copies of local segments are dropped, None for none.
+
+    The log start may lie within the first local segment, and local segments below the log start
+    have no copies.
+    """
+    for segment in log.local_segments:
+        if segment.base_offset in hits and segment.end_offset > log.local_start_offset:
+            return max(segment.base_offset, log.local_start_offset)
+    return None
 
 
 def _purge(mover: Mover, segment: RemoteSegment, offsets: Set[int]) -> None:

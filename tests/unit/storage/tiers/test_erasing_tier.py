@@ -65,6 +65,20 @@ def test_no_object_has_the_key_and_other_records_are_unchanged(kept: str) -> Non
     assert sum(len(one.offsets) for one in run(tiered, execute=False).searched) == 1
 
 
+def test_a_key_is_erased_if_the_log_starts_within_a_local_segment() -> None:
+    tiered = tier_with_key(30, local_retention_bytes="-1")
+    first, second = tiered.log.local_segments[:2]
+    tiered.log.delete_records(second.base_offset - 1)
+    assert first.base_offset < tiered.log.log_start_offset < second.base_offset
+    before = others(tiered)
+    assert run(tiered).is_complete
+    assert not holders(tiered)
+    assert others(tiered) == before
+    tiered.move()
+    tiered.reopen()
+    assert others(tiered) == before
+
+
 def test_garbage_and_orphans_are_erased_too() -> None:
     tiered = tier_with_key(30)
     run(tiered)  # removes the replaced objects at once
