@@ -1,5 +1,6 @@
 """At a broker, `load_once` and `produce --once` commit rows and their count in one transaction."""
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from tests.contracts.broker_commands import Shell
 
 import tidelog
 from tidelog.errors import InvalidRequest, InvalidTimestamp
+from tidelog.remote import numbered_loads
 from tidelog.types import NewRecord
 
 
@@ -65,6 +67,25 @@ def test_the_error_on_an_unreadable_row_has_the_number_of_committed_rows(
     assert (code, len(values(log))) == (1, 2), err
     assert "line 3: not JSON" in err
     assert err.endswith("; 2 rows before it were appended\n")
+
+
+def test_the_error_of_a_broker_has_the_number_of_committed_rows(
+    log: tidelog.RemoteDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbered_loads, "ROWS_AT_ONCE", 2)
+    log.alter_config("flights", {"max.message.bytes": "1000"})
+    name = tmp_path / "rows.txt"
+    name.write_bytes(b"1\n2\n3\n" + random.Random(1).randbytes(3000).hex().encode() + b"\n5\n")
+    shell = Shell(log.bootstrap)
+    load = ("produce", "flights", "--from", str(name), "--once", "mine", "--codec", "lz4")
+    code, _, err = shell.run(*load)
+    assert code == 1
+    assert "MSG_SIZE_TOO_LARGE" in err
+    assert "note: before this error, 2 rows were appended; a repeated load continues" in err
+    assert values(log) == {b"1": 1, b"2": 1}
+    code, _, err = shell.run(*load)
+    assert "note: before this error, 0 rows were appended" in err
+    assert sum(values(log).values()) == 2
 
 
 def test_a_refused_row_aborts_its_transaction(log: tidelog.RemoteDirectory) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import plural, verb
+from tidelog.errors import TidelogError
 from tidelog.remote.client import typed_error
 from tidelog.remote.cluster import Cluster
 from tidelog.remote.producer import STAMPED, Row, refuse_time
@@ -25,8 +27,6 @@ from tidelog.types import NO_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
-
-    from tidelog.errors import TidelogError
 
 # Prefix of the consumer groups of loads. The committed offset of such a group is the number of rows
 # that are loaded.
@@ -56,7 +56,8 @@ def load_once(
         InvalidRequest: The source has fewer rows than were already loaded from it; nothing was
             appended.
         NotAuthorized, ClusterFailure, TidelogError: See `RemoteDirectory.append`. The transaction
-            of the failed rows is aborted.
+            of the failed rows is aborted. A note of the error states how many rows were appended
+            before.
     """
     check_source(source)
     producer = cluster.producer(
@@ -77,9 +78,16 @@ def load_once(
     load = _Load(cluster, producer, topic, f"{LOAD_GROUPS}{source}")
     count = skipped
     while chunk := _next(remaining):
-        count += len(chunk.rows)
         if chunk.rows:
-            load.commit(chunk.rows, count)
+            try:
+                load.commit(chunk.rows, count + len(chunk.rows))
+            except TidelogError as error:
+                appended = (
+                    f"{plural(count - skipped, 'row')} {verb(count - skipped, 'was', 'were')}"
+                )
+                error.add_note(f"before this error, {appended} appended; a repeated load continues")
+                raise
+        count += len(chunk.rows)
         if chunk.error is not None:
             raise chunk.error
     return LoadResult(load.ranges, count - skipped, skipped)

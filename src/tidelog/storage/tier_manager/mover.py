@@ -397,7 +397,7 @@ class Mover:
         )
 
     def forget_copies(self, offset: int) -> Manifest:
-        """Drop the tier's segments from `offset` on; `offset` is the base of a local segment.
+        """Drop the tier's segments that have offsets from `offset` on, which local files have.
 
         No record is lost: local files have all records from `offset` on. The next run copies these
         again.
