@@ -159,6 +159,7 @@ class Line:
 
     def until(self, api: str, version: int, tree: Tree, *path: str | int, to: Value) -> None:
         """Repeat an unrecorded request until the field at `path` of the response equals `to`."""
+        self._stage.polled(api)
         found = until(lambda: at(self.quiet(api, version, tree), *path), lambda it: it == to)
         assert found == to, (api, path, found)
 

@@ -12,6 +12,9 @@ from importlib import import_module
 from typing import Final, Literal, get_args, get_origin
 from uuid import UUID
 
+# kio registers its types with hypothesis, which fails while a broker's thread imports numpy.
+# So these types are imported before a broker starts.
+import kio.static.primitive  # noqa: F401
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 from tests.corpus.exchanges.codec import names

@@ -11,9 +11,11 @@ from random import Random
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from tests.corpus.exchanges import figures
 from tests.corpus.exchanges.line import Line
 from tests.corpus.exchanges.schema import api_name
 from tests.corpus.exchanges.values import Tree, Value, at, listed, number, uuid
+from tests.worlds.waiting import until
 
 import tidelog
 
@@ -50,6 +52,9 @@ class Running(Protocol):
     @property
     def ports(self) -> Mapping[str, int]: ...
 
+    @property
+    def metrics_address(self) -> object: ...
+
     def run_due(self) -> int: ...
 
     def close(self) -> None: ...
@@ -81,7 +86,8 @@ class NumberedRandom(Random):
 class Stage:
     """A broker, and the recorded exchanges with it.
 
-    Settings whose value is empty are not passed to the broker.
+    Settings whose value is empty are not passed to the broker. If the stage is measured, it records
+    the broker's metrics before each restart and at the end.
 
     Attributes:
         clock: The broker's clock; `advance` moves it.
@@ -98,6 +104,7 @@ class Stage:
         settings: Mapping[str, str] | None = None,
         *,
         clock: tidelog.ManualClock | None = None,
+        is_measured: bool = False,
     ) -> None:
         self.home = home
         self.clock = clock or tidelog.ManualClock(NOW_MS)
@@ -107,7 +114,10 @@ class Stage:
         self.topics: dict[str, Value] = {}
         self.asked: dict[tuple[str, int], tuple[str | None, Tree]] = {}
         self.stops = False
-        given = {**SETTINGS, **(settings or {})}
+        self._is_measured = is_measured
+        self._polled = set[str]()
+        measured = figures.SETTINGS if is_measured else {}
+        given = {**SETTINGS, **measured, **(settings or {})}
         self._settings = {name: value for name, value in given.items() if value}
         self._env = tidelog.Env(clock=self.clock, random=NumberedRandom())
         self.broker = self._started()
@@ -132,6 +142,8 @@ class Stage:
         """
         failures = [] if error is None else [error]
         try:
+            if error is None:
+                self._record_metrics()
             self.close()
         except tidelog.TidelogError as failure:
             failures.append(failure)
@@ -148,6 +160,7 @@ class Stage:
 
     def restart(self, between: Callable[[], None] = lambda: None) -> None:
         """Close the broker; start a new one on the same directory, and open connections again."""
+        self._record_metrics()
         self.note("the broker is restarted")
         self.close()
         between()
@@ -155,6 +168,24 @@ class Stage:
         ports = self.broker.ports
         for each in self._lines.values():
             each.move(ports[each.listener] if each.listener else next(iter(ports.values())))
+
+    def polled(self, api: str) -> None:
+        """Leave the requests of an API out of the metrics, because their number varies."""
+        self._polled.add(api.title().replace("_", ""))
+
+    def _record_metrics(self) -> None:
+        """Record the broker's metrics after all requests have been counted."""
+        if not self._is_measured:
+            return
+        for each in self._lines.values():
+            each.close()
+        self.settle()
+        address = self.broker.metrics_address
+        found = until(
+            lambda: figures.scraped(address), lambda lines: figures.connections(lines) == 0
+        )
+        number_ = sum(name.startswith("metrics") for name in self.chapters) + 1
+        self.chapters[f"metrics-{number_}"] = list(figures.shown(found, self._polled))
 
     def chapter(self, name: str) -> None:
         """Record the following lines in another chapter."""

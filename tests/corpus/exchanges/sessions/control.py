@@ -71,7 +71,7 @@ class Channel:
 
 def play(home: Path) -> Stage:
     """Send each request that needs no other process."""
-    with Stage(home) as stage:
+    with Stage(home, is_measured=True) as stage:
         flights(stage)
         stage.create_topic("keyed", 1, cleanup_policy="compact", segment_ms="1000")
         for number in range(3):

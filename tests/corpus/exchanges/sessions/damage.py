@@ -19,7 +19,7 @@ ROUNDS = 3
 
 def play(home: Path) -> Stage:
     """Write, stop, damage, start, and read everything."""
-    with Stage(home) as stage:
+    with Stage(home, is_measured=True) as stage:
         for topic in TOPICS:
             stage.create_topic(topic, 1)
             for number in range(ROUNDS):

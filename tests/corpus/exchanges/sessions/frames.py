@@ -14,7 +14,7 @@ def head(key: int, version: int, client: bytes = b"\0\1c", tags: bytes = b"") ->
 
 def play(home: Path) -> Stage:
     """Send invalid frames, one per connection, then three pipelined requests on one connection."""
-    with Stage(home) as stage:
+    with Stage(home, is_measured=True) as stage:
         flights(stage)
         stage.chapter("heads")
         line = stage.line("odd")

@@ -28,7 +28,7 @@ ASSIGNED_MS = 1000
 
 def play(home: Path) -> Stage:
     """Play the life of each kind of group."""
-    with Stage(home) as stage:
+    with Stage(home, is_measured=True) as stage:
         ready(stage)
         _classic(stage)
         _static(stage)

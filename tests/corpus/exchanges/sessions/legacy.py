@@ -14,7 +14,7 @@ OLD = {"produce": range(3), "fetch": range(4), "list_offsets": range(1)}
 
 def play(home: Path) -> Stage:
     """Use old versions, then read old records in new versions and new records in old versions."""
-    with Stage(home, SETTINGS) as stage:
+    with Stage(home, SETTINGS, is_measured=True) as stage:
         stage.chapter("announced")
         asked = {"client_software_name": "old", "client_software_version": "1"}
         stage.main.ask("api_versions", 3, {**asked})

@@ -26,7 +26,7 @@ def play(home: Path) -> Stage:
     """Authenticate by each mechanism and each listener."""
     keys = home / "keys"
     settings = {**secured(keys), "connections.max.reauth.ms": str(REAUTH_MS)}
-    with Stage(home / "data", settings) as stage:
+    with Stage(home / "data", settings, is_measured=True) as stage:
         flights(stage)
         _plain(stage)
         _scram(stage)

@@ -15,7 +15,7 @@ TOPIC: Tree = {"topics": [{"name": FLIGHTS}]}
 
 def play(home: Path) -> Stage:
     """Exceed each kind of quota."""
-    with Stage(home) as stage:
+    with Stage(home, is_measured=True) as stage:
         flights(stage)
         _produced(stage)
         _fetched(stage)

@@ -19,7 +19,7 @@ DAY_MS = 24 * 60 * MINUTE_MS
 
 def play(home: Path) -> Stage:
     """Let time pass."""
-    with Stage(home) as stage:
+    with Stage(home, is_measured=True) as stage:
         ready(stage)
         _waited(stage)
         _retained(stage)

@@ -23,7 +23,7 @@ Producer = tuple[int, int]
 
 def play(home: Path) -> Stage:
     """Play each way in which a transaction can end."""
-    with Stage(home) as stage:
+    with Stage(home, is_measured=True) as stage:
         prepared(stage)
         _committed(stage)
         _aborted(stage)
