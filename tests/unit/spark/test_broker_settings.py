@@ -3,6 +3,7 @@
 import pytest
 
 from tidelog.errors import ConfigError, InvalidRequest
+from tidelog.remote.client_settings import WITHOUT_MEANING
 from tidelog.spark import broker_settings
 from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.options import SourceOptions, read_source_options
@@ -96,6 +97,21 @@ def test_settings_that_the_connector_refuses_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"kafka.{name} is not supported: .*{said}"):
         read_source_options({**BASE, f"kafka.{name}": "x"})
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_MEANING - {"bootstrap.servers"}))
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_no_setting_of_java_clients_is_silently_without_effect(
+    name: str, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker_settings._warn.cache_clear()
+    given = {**BASE, "kafka.security.protocol": protocol, f"kafka.{name}": "7000"}
+    refusal, is_used = "", False
+    try:
+        is_used = read_settings(read_source_options(given)).timeout_s == 7
+    except (ConfigError, InvalidRequest) as error:
+        refusal = str(error)
+    assert is_used or any(f"kafka.{name}" in line for line in [refusal, *caplog.messages])
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,34 @@ from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired,
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.error_codes import ErrorCode
-from tidelog.protocol.messages import DELETE_GROUPS, DELETE_SHARE_GROUP_OFFSETS
+from tidelog.protocol.messages import (
+    ALTER_SHARE_GROUP_OFFSETS,
+    DELETE_GROUPS,
+    DELETE_SHARE_GROUP_OFFSETS,
+    DESCRIBE_SHARE_GROUP_OFFSETS,
+)
 from tidelog.protocol.messages.classic_groups import DeleteGroupsRequest
 from tidelog.protocol.messages.share_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
 )
 from tidelog.server.api.classic_groups import delete_groups
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ClientInfo
-from tidelog.server.api.share_offsets import delete_share_group_offsets
+from tidelog.server.api.share_offsets import (
+    alter_share_group_offsets,
+    delete_share_group_offsets,
+    describe_share_group_offsets,
+)
 from tidelog.server.groups.requests import HeartbeatRequest
 from tidelog.server.shares.record_runs import AckType
+from tidelog.server.shares.share_partitions import LOAD_MS
 
 
 async def delete(it: World) -> int:
@@ -39,6 +55,26 @@ async def forget(it: World) -> int:
     topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=TOPIC)]
     request = DeleteShareGroupOffsetsRequest(group_id=GROUP, topics=topics)
     return (await delete_share_group_offsets(context, request)).error_code
+
+
+async def describe(it: World) -> int:
+    facts = ClientInfo(9, "127.0.0.1")
+    context = RequestContext(it.node, DESCRIBE_SHARE_GROUP_OFFSETS, 1, "test", facts)
+    topics = [DescribeShareGroupOffsetsRequestTopic(topic_name=TOPIC, partitions=[0])]
+    groups = [DescribeShareGroupOffsetsRequestGroup(group_id=GROUP, topics=topics)]
+    request = DescribeShareGroupOffsetsRequest(groups=groups)
+    told = await describe_share_group_offsets(context, request)
+    return told.groups[0].topics[0].partitions[0].error_code
+
+
+async def alter(it: World) -> int:
+    facts = ClientInfo(9, "127.0.0.1")
+    context = RequestContext(it.node, ALTER_SHARE_GROUP_OFFSETS, 0, "test", facts)
+    partitions = [AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)]
+    topics = [AlterShareGroupOffsetsRequestTopic(topic_name=TOPIC, partitions=partitions)]
+    request = AlterShareGroupOffsetsRequest(group_id=GROUP, topics=topics)
+    told = await alter_share_group_offsets(context, request)
+    return told.responses[0].partitions[0].error_code
 
 
 async def join(it: World) -> None:
@@ -140,3 +176,19 @@ async def test_a_deleted_group_loses_its_state_and_starts_again(path: Path) -> N
         assert it.node.shares.states.of_group(GROUP) == []
         await join(it)
         assert acquired(await it.member().fetch(0)) == [(0, 9, 1)]
+
+
+@on_a_loop
+async def test_requests_end_if_the_state_is_not_loaded_in_time(path: Path) -> None:
+    disk = FailingDisk()
+    async with world(path, files=disk) as it:
+        await read_some(it)
+        async with held(it, disk):
+            requests = [delete(it), forget(it), describe(it), alter(it)]
+            running = [asyncio.ensure_future(each) for each in requests]
+            await it.pass_time(LOAD_MS - 1)
+            assert not any(task.done() for task in running)
+            await it.pass_time(1)
+            assert {await task for task in running} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert it.node.groups.find(GROUP) is not None
+        assert acquired(await it.member().fetch(0)) == [(5, 9, 2)]
