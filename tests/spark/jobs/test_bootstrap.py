@@ -122,10 +122,12 @@ def test_a_job_loads_its_table_once(
 ) -> None:
     data = str(tmp_path / "data")
     notes: list[str] = []
+    clock = ManualClock(T0 + 10 * DAY)
 
     class Listener:
         def note(self, text: str) -> None:
             notes.append(text)
+            clock.advance(1_500)
 
         def at(self, done: int, planned: int) -> None:
             pass
@@ -139,8 +141,10 @@ def test_a_job_loads_its_table_once(
         "create": PARTITIONS,
         "config": SETTINGS,
     }
-    first = Bootstrap("orders", **options, listener=Listener()).run(table)
-    again = Bootstrap("orders", **options, listener=Listener()).run(table)
+    env = Env(clock=clock)
+    first = Bootstrap("orders", **options, listener=Listener(), env=env).run(table)
+    assert first.seconds == 1.5 * len(notes) > 0
+    again = Bootstrap("orders", **options, listener=Listener(), env=env).run(table)
     assert not first.was_done
     assert again.was_done
     assert again.partitions == first.partitions

@@ -229,8 +229,15 @@ def test_a_rate_is_kept_without_sleeping(
 
 def test_a_console_shows_lines(spark: "SparkSession", source: str) -> None:
     lines: list[str] = []
-    end = T0 + 2 * MINUTE
-    Replay(Place(source), "flights", to="console", end=end, show=lines.append).run(spark)
+    end, clock = T0 + 2 * MINUTE, ManualClock(T0)
+
+    def show(line: str) -> None:
+        lines.append(line)
+        clock.advance(1_500)
+
+    env = Env(clock=clock)
+    outcome = Replay(Place(source), "flights", to="console", end=end, show=show, env=env).run(spark)
+    assert outcome.seconds == 1.5 * len(lines)
     shown = [json.loads(line) for line in lines]
     expected = in_range(source, 0, T0 + 2 * MINUTE)
     assert [row["value"] for row in shown] == [
