@@ -182,11 +182,9 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ),
     "tests/tidy/test_names.py": "a rule for maintainers",
     "tests/tidy/test_repeats.py::test_no_function_stands_in_two_files": "a rule for maintainers",
-    (
-        "tests/unit/server/shares/test_sessions.py"
-        "::test_all_sessions_together_remember_so_many_partitions"
-    ): ("tests/unit/server/test_fetch_sessions.py"),
-    "tests/unit/storage/test_many_segments.py": "tests/unit/storage/test_log.py",
+    ("tests/unit/storage/test_many_segments.py::test_more_segments_than_descriptors[10000-1024]"): (
+        "the case with fewer segments and fewer descriptors"
+    ),
     "tests/unit/test_readme.py::test_spark": "tests/spark, tests/examples",
 }
 

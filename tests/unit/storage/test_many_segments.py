@@ -1,4 +1,4 @@
-"""10,000 segments are opened, read and searched under a limit of 1,024 descriptors.
+"""Many more segments are opened, read and searched than a process may have descriptors.
 
 A writer and a reader each do so in their own process, whose limit is lowered.
 """
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.worlds.directories.logs import ANY_TIME, TOPIC, WRITABLE, new_records
 from tests.worlds.needs import need
 
@@ -15,11 +16,10 @@ from tidelog.record.header import seal
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.segment.indexes import TimeIndex
 
-SEGMENT_COUNT = 10_000
-
 CHILD = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+limit = int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 path, count = sys.argv[1], int(sys.argv[2])
 
@@ -69,13 +69,14 @@ def write_segments(directory: Path, count: int) -> None:
         last.with_suffix(suffix).touch()
 
 
-def test_ten_thousand_segments_under_1024_descriptors(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "limit"), [(10_000, 1024), (600, 100)])
+def test_more_segments_than_descriptors(count: int, limit: int, tmp_path: Path) -> None:
     need(sys.platform == "linux", "Linux's limit on maps")
     root = tmp_path / "data"
     with LogDir.open(str(root), options=WRITABLE) as directory:
         directory.create_topic(TOPIC, config=ANY_TIME)
-    write_segments(root / "t-0", SEGMENT_COUNT)
-    run = [sys.executable, "-c", CHILD, str(root), str(SEGMENT_COUNT)]
+    write_segments(root / "t-0", count)
+    run = [sys.executable, "-c", CHILD, str(root), str(count), str(limit)]
     found = subprocess.run(run, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr[-2000:]
     assert found.stdout == "fine\n"

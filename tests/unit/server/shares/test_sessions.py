@@ -5,14 +5,15 @@ from collections.abc import Awaitable
 from pathlib import Path
 from uuid import UUID
 
+import pytest
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import acquired, of, said, world
 
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.shared import IdPartitions
+from tidelog.server.shares import share_partitions
 from tidelog.server.shares.record_runs import AckType
 from tidelog.server.shares.share_partitions import (
-    PARTITIONS_MAX,
     SessionKey,
     SharedPartition,
     ShareSession,
@@ -165,8 +166,11 @@ async def test_a_leaving_member_releases_its_records_in_a_batch_shared_with_anot
         assert acquired(await three.fetch(0)) == [(5, 9, 2)]
 
 
-def test_all_sessions_together_remember_so_many_partitions() -> None:
-    named = [SharedPartition(UUID(int=1), number) for number in range(PARTITIONS_MAX + 1)]
+def test_all_sessions_together_remember_a_limited_number_of_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_partitions, "PARTITIONS_MAX", 6)
+    named = [SharedPartition(UUID(int=1), number) for number in range(7)]
     one, two = SessionKey("g", "one"), SessionKey("g", "two")
     known = ShareSessions(10)
     assert known.begin(one, named) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
@@ -174,7 +178,7 @@ def test_all_sessions_together_remember_so_many_partitions() -> None:
     assert known.begin(two, named[:3]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert isinstance(known.begin(two, named[:2]), ShareSession)
     assert known.advance(two, 1, named[:3]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
-    assert known.partition_count == PARTITIONS_MAX
+    assert known.partition_count == 6
     known.end(one)
     assert isinstance(known.advance(two, 1, named[:3]), ShareSession)
     assert known.partition_count == 3
