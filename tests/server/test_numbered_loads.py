@@ -105,3 +105,17 @@ def test_fewer_rows_than_were_loaded_are_another_source(log: tidelog.RemoteDirec
         log.load_once("flights", rows(2), source="mine")
     log.load_once("flights", rows(2), source="other")
     assert sum(values(log).values()) == 7
+
+
+@pytest.mark.parametrize("options", [(), ("--once", "mine"), ("--codec", "gzip")])
+def test_batches_fit_into_the_largest_message_of_the_topic(
+    log: tidelog.RemoteDirectory, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    log.alter_config("flights", {"max.message.bytes": "1000"})
+    lines = [random.Random(number).randbytes(40).hex() for number in range(300)]
+    name = tmp_path / "rows.txt"
+    name.write_text("\n".join(lines))
+    shell = Shell(log.bootstrap)
+    code, _, err = shell.run("produce", "flights", "--from", str(name), *options)
+    assert code == 0, err
+    assert values(log) == Counter(line.encode() for line in lines)

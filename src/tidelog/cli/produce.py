@@ -52,6 +52,7 @@ from tidelog.errors import (
 )
 from tidelog.jobs.options import CODECS
 from tidelog.lazy_dataclass import dataclass
+from tidelog.record.builder import BATCH_BYTES
 from tidelog.storage.log.append import AppendResult, record_bytes
 from tidelog.timespec import TIME_HELP
 from tidelog.types import INT32_MAX, INT64_MAX, Codec, NewRecord, TimestampType
@@ -68,6 +69,8 @@ _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
 # Maximum time in ms that a row from a pipe waits for further rows of its append.
 _LINGER_MS: Final = 100
+# Default of the client library's setting `batch.size`, the maximum size of a batch for a broker.
+_BROKER_BATCH_BYTES: Final = 1_000_000
 # Assumed maximum difference between this machine's clock and a broker's clock, in ms.
 _CLOCK_MARGIN_MS: Final = 300_000
 
@@ -181,6 +184,7 @@ class _Tally:
     oldest_ms: int = 0  # retention deletes records with earlier create times
     old: int = 0  # number of appended rows with create times before `oldest_ms`
     committed: int = 0  # number of rows that `load_once` appended before it failed
+    batch_bytes: int = BATCH_BYTES  # uncompressed size in bytes at which a batch is finished
     is_complete: bool = False  # whether all rows of the input were appended
     is_limit_known: bool = False  # whether the topic's age limit is known
     # location of the first number that was written as text
@@ -273,6 +277,9 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
         # the error for an unknown topic lists the existing topics
         config = directory.topic(options.topic).config
         tally.oldest_ms = _oldest_ms(surroundings, config)
+        if options.place.access is not None and config is not None:
+            # unlike Kafka's Java client, the client library does not split a refused batch
+            tally.batch_bytes = min(config.max_message_bytes, _BROKER_BATCH_BYTES)
         tally.is_limit_known = options.place.access is not None or cast(
             "Directory", directory
         ).log_dir.knows_age_limit(options.topic)
@@ -496,6 +503,7 @@ def _load_once(
             source=options.once,
             partition=options.partition,
             codec=codec_of(options.codec),
+            batch_bytes=tally.batch_bytes,
         )
     except InvalidInput:
         tally.committed = 0 if directory.loads_are_atomic else len(are_old)
@@ -526,7 +534,13 @@ def _append_all(
     def append(rows: Sequence[InputRecord]) -> None:
         records = [one.record for one in rows]
         try:
-            results = directory.append(options.topic, records, partition=partition, codec=codec)
+            results = directory.append(
+                options.topic,
+                records,
+                partition=partition,
+                codec=codec,
+                batch_bytes=tally.batch_bytes,
+            )
         except TidelogError as error:
             if before := tally.records:
                 rows_before = f"{plural(before, 'row')} before {rows[0].location}"

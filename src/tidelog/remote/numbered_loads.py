@@ -15,7 +15,7 @@ from tidelog.amounts import plural, verb
 from tidelog.errors import TidelogError
 from tidelog.remote.client import typed_error
 from tidelog.remote.cluster import Cluster
-from tidelog.remote.producer import STAMPED, Row, refuse_time
+from tidelog.remote.producer import STAMPED, Row, batch_settings, refuse_time
 from tidelog.storage.directory.numbered_loads import (
     ROWS_AT_ONCE,
     LoadedRange,
@@ -38,7 +38,13 @@ _TRANSACTION_MS: Final = 60_000
 
 
 def load_once(
-    cluster: Cluster, topic: str, rows: Iterable[Row], *, source: str, codec_name: str
+    cluster: Cluster,
+    topic: str,
+    rows: Iterable[Row],
+    *,
+    source: str,
+    codec_name: str,
+    batch_bytes: int | None,
 ) -> LoadResult:
     """Append the rows of a source that were not yet loaded into a topic.
 
@@ -51,6 +57,8 @@ def load_once(
         rows: All rows of the source, including rows that were already loaded.
         source: Name of the source, which identifies it in later calls.
         codec_name: Compression of the batches.
+        batch_bytes: Uncompressed size in bytes at which a batch is finished; the client library's
+            size if None.
 
     Raises:
         InvalidRequest: The source has fewer rows than were already loaded from it; nothing was
@@ -67,6 +75,7 @@ def load_once(
             "linger.ms": 5,
             "transaction.timeout.ms": max(_TRANSACTION_MS, cluster.request_timeout_ms),
         }
+        | batch_settings(batch_bytes)
     )
     with cluster.typed(f"begin to load {source!r}"):
         producer.init_transactions(cluster.timeout_s)

@@ -1,7 +1,7 @@
 """Appends to brokers: a call queues all its records, and a future has the resulting offsets.
 
-Each codec has its own producer and a thread for its delivery reports, so calls of several threads
-and tasks can overlap.
+Each pair of codec and batch size has its own producer and a thread for its delivery reports, so
+calls of several threads and tasks can overlap.
 
 Life cycle: send and flush, any number of times, then close. Thread-safe.
 """
@@ -16,6 +16,7 @@ from tidelog.errors import (
     Closed,
     ClusterFailure,
     InvalidRecord,
+    InvalidRequest,
     InvalidTimestamp,
     MessageTooLarge,
     TidelogError,
@@ -23,7 +24,7 @@ from tidelog.errors import (
 from tidelog.remote.client import PURGED, Client, typed_error
 from tidelog.remote.client_settings import QUEUE_KBYTES
 from tidelog.storage.log.append import AppendResult
-from tidelog.types import NO_OFFSET, NO_TIMESTAMP, Codec, time_refused
+from tidelog.types import INT32_MAX, NO_OFFSET, NO_TIMESTAMP, Codec, time_refused
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
@@ -116,7 +117,7 @@ class _Call:
 
 
 class Sender:
-    """The producers of one connection: one producer for each codec."""
+    """The producers of one connection: one producer for each pair of codec and batch size."""
 
     def __init__(self, client: Client, codec_name: str) -> None:
         """Create a sender; opens no connection.
@@ -127,17 +128,21 @@ class Sender:
         """
         self._client = client
         self._codec_name = codec_name
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[tuple[str, int | None], _Lane] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def send(self, topic: str, rows: Iterable[Row], codec: Codec | None) -> "Future[Results]":
+    def send(
+        self, topic: str, rows: Iterable[Row], codec: Codec | None, batch_bytes: int | None = None
+    ) -> "Future[Results]":
         """Queue records and return a future; the order within each partition is kept.
 
         Args:
             topic: Name of the topic.
             rows: The records.
             codec: Codec of the batches; the connection's codec if None.
+            batch_bytes: Uncompressed size in bytes at which a batch is finished; the client
+                library's size if None.
 
         Returns:
             Future with the result of each partition. Base and last offset are the offsets of the
@@ -153,7 +158,8 @@ class Sender:
         ClusterFailure and others. After such an error, other records of the call may be in the log;
         a note of the error states how many.
         """
-        lane = self._lane(self._codec_name if codec is None else codec.config_name)
+        codec_name = self._codec_name if codec is None else codec.config_name
+        lane = self._lane(codec_name, batch_bytes)
         call = _Call()
         try:
             for row in rows:
@@ -168,17 +174,18 @@ class Sender:
             call.seal()
         return call.result
 
-    def _lane(self, codec_name: str) -> "_Lane":
+    def _lane(self, codec_name: str, batch_bytes: int | None) -> "_Lane":
         with self._lock:
             if self._is_closed:
                 raise Closed(f"the connection to {self._client.bootstrap} is closed")
-            lane = self._lanes.get(codec_name)
+            key = codec_name, batch_bytes
+            lane = self._lanes.get(key)
             if lane is not None and lane.is_broken:
                 lane.close()
                 lane = None
             if lane is None:
-                settings = self._producer_settings(codec_name)
-                lane = self._lanes[codec_name] = _Lane(self._client, settings)
+                settings = self._producer_settings(codec_name) | batch_settings(batch_bytes)
+                lane = self._lanes[key] = _Lane(self._client, settings)
             return lane
 
     def _producer_settings(self, codec_name: str) -> dict[str, object]:
@@ -345,6 +352,15 @@ class _Lane:
         self._is_closed = True
         self._has_work.set()
         self._thread.join()
+
+
+def batch_settings(batch_bytes: int | None) -> dict[str, object]:
+    """Return the producer's setting for a batch size in bytes; no setting for None."""
+    if batch_bytes is None:
+        return {}
+    if batch_bytes < 1:
+        raise InvalidRequest(f"batch_bytes must be at least 1, got {batch_bytes}")
+    return {"batch.size": min(batch_bytes, INT32_MAX)}
 
 
 def refuse_time(where: str, time_ms: int) -> None:

@@ -216,6 +216,7 @@ class RemoteDirectory(FrontDoor):
         *,
         partition: int | None = None,
         codec: Compression | None = None,
+        batch_bytes: int | None = None,
     ) -> dict[int, AppendResult]:
         """Append records, and return their offsets in each partition that received records.
 
@@ -230,6 +231,8 @@ class RemoteDirectory(FrontDoor):
             records: Records: key, value, create time (default: the current time), headers.
             partition: Partition for all records; chosen by key if None.
             codec: Codec of the batches; the client setting `compression.type` if None.
+            batch_bytes: Uncompressed size in bytes at which a batch is finished; the client setting
+                `batch.size` if None.
 
         Returns:
             First and last offset of the call's records in each partition; other producers' records
@@ -241,7 +244,8 @@ class RemoteDirectory(FrontDoor):
             InvalidRecord, InvalidTimestamp, MessageTooLarge, PolicyViolation: A record is refused.
             NotAuthorized, ClusterFailure: The cluster refuses, or did not respond in time.
         """
-        return self.send(topic, records, partition=partition, codec=codec).result()
+        sent = self.send(topic, records, partition=partition, codec=codec, batch_bytes=batch_bytes)
+        return sent.result()
 
     def send(
         self,
@@ -250,9 +254,11 @@ class RemoteDirectory(FrontDoor):
         *,
         partition: int | None = None,
         codec: Compression | None = None,
+        batch_bytes: int | None = None,
     ) -> "Future[dict[int, AppendResult]]":
         """Queue records to append, and return a future of `append`'s result without waiting."""
-        return self._sender.send(topic, self._rows(topic, records, partition), codec_of(codec))
+        rows = self._rows(topic, records, partition)
+        return self._sender.send(topic, rows, codec_of(codec), batch_bytes)
 
     def _rows(
         self, topic: str, records: Iterable[NewRecord], partition: int | None
@@ -276,6 +282,7 @@ class RemoteDirectory(FrontDoor):
         source: str,
         partition: int | None = None,
         codec: Compression | None = None,
+        batch_bytes: int | None = None,
     ) -> "LoadResult":
         """Append the rows of a source that were not yet loaded into a topic, in transactions.
 
@@ -287,6 +294,8 @@ class RemoteDirectory(FrontDoor):
             source: Name of the source, which identifies it in later calls.
             partition: Partition for all rows; chosen by key if None.
             codec: Codec of the batches; the client setting `compression.type` if None.
+            batch_bytes: Uncompressed size in bytes at which a batch is finished; the client setting
+                `batch.size` if None.
 
         Raises:
             InvalidRequest: The source has fewer rows than were already loaded from it.
@@ -296,7 +305,9 @@ class RemoteDirectory(FrontDoor):
 
         name = self._codec_name if codec is None else codec_of(codec).config_name
         rows = self._rows(topic, records, partition)
-        return load_once(self._cluster, topic, rows, source=source, codec_name=name)
+        return load_once(
+            self._cluster, topic, rows, source=source, codec_name=name, batch_bytes=batch_bytes
+        )
 
     def loaded_rows(self, topic: str, source: str) -> int:
         """Return the number of rows of a source that `load_once` has appended to a topic.
