@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import InvalidRequest
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.append import BUILT, AppendResult, batch_bytes_for
+from tidelog.storage.log.append import BUILT, AppendResult, batch_bytes_for, stored_codec
 from tidelog.storage.log.log import Log
 from tidelog.types import ArrowStream, Codec
 
@@ -51,9 +51,7 @@ def append_table(
     info = log_dir.topic(topic)
     rows = as_table(table)
     partitions, rows = choose_rows(rows, info.partitions, keyless)
-    target = info.config.compression_type.target_codec
-    codec = codec if target is None else target
-    level = info.config.compression_level(codec)
+    codec, level = stored_codec(info.config, codec)
     answers = {}
     for number in np.unique(partitions).tolist():
         own_rows = rows if info.partitions == 1 else rows.take(np.flatnonzero(partitions == number))

@@ -40,7 +40,7 @@ from tidelog.cli.surroundings import (
     UsageProblem,
     byte_progress,
 )
-from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
+from tidelog.config import CLEANUP_DELETE, CompressionType, RetentionClock, TopicConfig
 from tidelog.env import Clock
 from tidelog.errors import (
     InvalidTimestamp,
@@ -407,6 +407,8 @@ def _sure_rules(config: TopicConfig, codec: Codec) -> TopicConfig:
         message_timestamp_before_max_ms=min(before_ms + _CLOCK_MARGIN_MS, INT64_MAX),
         message_timestamp_after_max_ms=min(after_ms + _CLOCK_MARGIN_MS, INT64_MAX),
         max_message_bytes=config.max_message_bytes if codec is Codec.NONE else INT32_MAX,
+        # a broker checks the size before it compresses the batch
+        compression_type=CompressionType.PRODUCER,
     )
 
 

@@ -50,8 +50,9 @@ from tidelog.storage import commits
 from tidelog.storage.directory.attach import AttachResult, WriterVersion, attach
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter
+from tidelog.storage.log.append import stored_codec
 from tidelog.storage.open_files import FilePool
-from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TopicPartition
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, TopicPartition
 
 _PAUSE_MS: Final = 50
 _Result = TypeVar("_Result")
@@ -359,9 +360,7 @@ class _PartitionRows:
         self.writer = writer
         self.waiting_bytes = 0
         self._waiting: list[pa.RecordBatch] = []
-        target = config.compression_type.target_codec
-        self._codec = options.codec if target is None else target
-        self._level = None if self._codec is Codec.NONE else config.compression_level(self._codec)
+        self._codec, self._level = stored_codec(config, options.codec)
         limit = min(config.max_message_bytes, config.segment_size_limit)
         self._batch_bytes = min(options.batch_bytes, limit)
 

@@ -264,6 +264,10 @@ def test_a_row_that_breaks_a_rule_of_a_brokers_topic_is_named(cli: Cli) -> None:
             assert "error: stdin line 2: " in result.err
             assert message in result.err
             assert "; 1 row before it was appended" in result.err
+        cli.ok("config", "flights", "--set", "compression.type=gzip", *place)
+        long = b'{"k": "b", "t": "now", "v": "%s"}' % (b"x" * 1_050_000)
+        result = cli.run("produce", "flights", "--from", "-", *options, stdin=long)
+        assert "error: stdin line 1: flights: a batch of " in result.err
         missing = ("--key", "k", "--value", "v", "--partition", "7", *place)
         err = cli.run("produce", "flights", *missing).err
         assert err == "error: flights has partitions 0 to 2, not 7\n"
@@ -275,6 +279,17 @@ def test_batches_fit_into_the_largest_message_of_the_topic(flights: Cli) -> None
     run_produce(flights, lines)
     run_produce(flights, lines, "--once", "mine", "--codec", "gzip")
     assert len(read(flights)) == 1_000
+
+
+@pytest.mark.parametrize("options", [(), ("--check",), ("--once", "mine")])
+def test_a_record_is_compressed_by_the_topics_codec_before_its_size_is_checked(
+    flights: Cli, options: tuple[str, ...]
+) -> None:
+    flights.ok(
+        "config", "flights", "--set", "max.message.bytes=300", "--set", "compression.type=gzip"
+    )
+    run_produce(flights, b"a" * 5000, *options)
+    assert len(read(flights)) == 1
 
 
 def test_lines_have_no_columns(flights: Cli) -> None:

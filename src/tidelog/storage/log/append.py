@@ -316,6 +316,17 @@ def build_batches(
         yield build_batch(group, codec=codec, level=level, default_timestamp=now_ms)
 
 
+def stored_codec(config: TopicConfig, codec: Codec) -> tuple[Codec, int | None]:
+    """Return the codec and level of batches that tidelog builds for a topic.
+
+    A codec that `compression.type` names has precedence over `codec`. The level is None if the
+    codec has no levels.
+    """
+    target = config.compression_type.target_codec
+    chosen = codec if target is None else target
+    return chosen, config.compression_level(chosen)
+
+
 # Maximum number of bytes that compression adds to a small batch.
 _COMPRESSION_BYTES: Final = 64
 

@@ -32,6 +32,7 @@ from tidelog.storage.log.append import (
     batch_bytes_for,
     build_batches,
     stamps_by_append_clock,
+    stored_codec,
 )
 from tidelog.storage.log.append_writer import AppendWriter, SegmentRoller
 from tidelog.storage.log.deletion import HIGH_WATERMARK, Deleter
@@ -306,9 +307,11 @@ class Log(LogAccess):
             TidelogError: As in `append`, except StorageFailure; nothing was changed.
         """
         now_ms = self.context.env.clock.now_ms()
-        batch_bytes = batch_bytes_for(batch_bytes, self._rules.config.max_message_bytes)
+        config = self._rules.config
+        batch_bytes = batch_bytes_for(batch_bytes, config.max_message_bytes)
+        codec, level = stored_codec(config, codec)
         data = bytearray()
-        for batch in build_batches(records, codec, batch_bytes, now_ms):
+        for batch in build_batches(records, codec, batch_bytes, now_ms, level=level):
             data += batch
         return self.prepare_append(data, BUILT)
 

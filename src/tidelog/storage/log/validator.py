@@ -66,6 +66,7 @@ from tidelog.storage.log.append import (
     PendingAppend,
     batch_bytes_for,
     build_batches,
+    stored_codec,
     writable,
     write_anew,
 )
@@ -542,5 +543,6 @@ def check_records(
     validator = Validator(topic, config)
     context = AppendContext(BUILT, 0, 0, now_ms, now_ms, now_ms)
     batch_bytes = batch_bytes_for(BATCH_BYTES, config.max_message_bytes)
-    for batch in build_batches(records, codec, batch_bytes, now_ms):
+    codec, level = stored_codec(config, codec)
+    for batch in build_batches(records, codec, batch_bytes, now_ms, level=level):
         validator.validate(batch, context)
