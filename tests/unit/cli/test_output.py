@@ -330,6 +330,11 @@ def test_sentences_are_never_cut_but_make_blocks() -> None:
     ]
 
 
+def test_a_block_without_any_value_is_no_error() -> None:
+    columns = output.columns(output.prose("remedy"))
+    assert printed(columns, [[None]], width=4) == ["…  -"]
+
+
 def test_long_names_leave_room_for_the_values_of_a_block() -> None:
     columns = output.columns("number of records before", "remarks")
     assert printed(columns, [["1234567890", "see the notes"]], width=24) == [

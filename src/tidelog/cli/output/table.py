@@ -165,11 +165,13 @@ def _print_block(
 ) -> None:
     """Write a row with a line for each column.
 
-    If `is_whole` is false, an optional column without a value has no line.
+    If `is_whole` is false, an optional column without a value has no line, unless no column has a
+    value.
     """
     pairs = _visible(surroundings, columns, row)
     cells = [(column, cell_text(column, cell, zone)) for column, cell in pairs]
-    cells = [one for one in cells if is_whole or not _is_empty(*one)]
+    if not is_whole:
+        cells = [one for one in cells if not _is_empty(*one)] or cells
     names = [column.words_with(zone) for column, _ in cells]
     texts = [text for _, text in cells]
     surroundings.stdout.writelines(f"{line}\n" for line in _block(names, texts, surroundings.width))

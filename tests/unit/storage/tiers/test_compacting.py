@@ -6,6 +6,7 @@ from typing import NoReturn
 import pytest
 from tests.core import one_in
 from tests.faults import reopen, seeded_env
+from tests.faults.journal import Rename, SyncDir
 from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
 from tests.worlds.directories.logs import PATH, WRITABLE
 
@@ -500,3 +501,58 @@ def test_a_power_loss_at_any_call_leaves_the_old_or_the_new() -> None:
             assert table(again.log) == expected
             assert not list(verify(again.directory, [NAME]))
     assert len(left) == 2  # the record counts before and after the compaction
+
+
+def final_names(tiered: Tiered, since: int) -> list[str]:
+    """Return the files that were replaced on the disk; each was synced before, its folder after."""
+    entries = tiered.disk.journal[since:]
+    found = []
+    for at, entry in enumerate(entries):
+        if isinstance(entry.change, Rename):
+            before, after = entries[at - 1], entries[at + 1]
+            assert (before.path, str(before.change)) == (entry.path, "sync")
+            assert isinstance(after.change, SyncDir)
+            assert after.path == entry.path.rpartition("/")[0]
+            found.append(entry.change.name)
+    return found
+
+
+def test_a_compaction_replaces_files_and_objects_in_an_order_that_loses_nothing() -> None:
+    tiered = start()
+    put_with_transactions(tiered, 24)
+    tiered.move(roll=True)
+    stored, begin = dict(tiered.store.objects), len(tiered.disk.journal)
+    order: list[str] = []
+
+    def note() -> None:
+        """Note the files that were replaced since the last change in the store, and the change."""
+        nonlocal stored, begin
+        order.extend(final_names(tiered, begin))
+        begin = len(tiered.disk.journal)
+        changed = {key for key, value in tiered.store.objects.items() if stored.get(key) != value}
+        assert not stored.keys() - tiered.store.objects.keys()
+        (key,) = changed
+        order.append("/".join(key.split("/")[2:]))
+        stored = dict(tiered.store.objects)
+
+    tiered.store.on_change = note
+    compact(tiered)
+    order += final_names(tiered, begin)
+    copies = [name for name in order if "/" in name]
+    segments = dict.fromkeys(name.split("/")[0] for name in copies)
+    # The log is the last object of a segment: a copy with a log is complete.
+    for segment in segments:
+        own = [name for name in copies if name.startswith(f"{segment}/")]
+        assert own[-1].endswith(".log")
+        assert own == copies[copies.index(own[0]) :][: len(own)]
+    assert len(segments) > 2
+    # The history is stored before the manifest, which is stored before the position of the cleaner.
+    assert order[: len(copies)] == copies
+    assert order[len(copies) :] == [
+        "cleaner-offset-checkpoint",
+        "compaction-history",
+        "tidelog-tier.json",
+        "manifest.json",
+        "tidelog-tier.json",
+        "cleaner-offset-checkpoint",
+    ]
