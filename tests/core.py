@@ -109,20 +109,17 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "tests/peers/test_rights.py::test_admin_clients_show_the_same"
     ),
     "tests/peers/test_users_that_go.py": "tests/peers/test_session_ends.py",
-    "tests/server/test_loop_existing.py::test_groups": "test_members_of_a_group beside it",
-    "tests/server/test_loop_existing.py::test_quotas": "test_producers_of_a_partition beside it",
-    "tests/server/test_loop_existing.py::test_acls": "test_producers_of_a_partition beside it",
-    "tests/server/test_loop_existing.py::test_transactional_ids": (
-        "test_producers_of_a_partition beside it"
-    ),
-    "tests/server/test_loop_existing.py::test_users": "test_producers_of_a_partition beside it",
+    **{
+        f"tests/server/test_loop_existing.py::test_{objects}[100000]": "the case of 20,000 objects"
+        for objects in (
+            *("groups", "offsets_of_a_group", "members_of_a_group", "transactional_ids"),
+            *("producers_of_a_partition", "acls", "users", "quotas"),
+        )
+    },
     (
         "tests/server/test_loop_old_clients.py"
         "::test_a_set_is_appended_at_the_log_end_despite_other_appends"
     ): ("test_a_set_that_decompresses_to_much_leaves_the_loop_to_others beside it"),
-    "tests/server/test_openings.py::test_many_openings_trigger_no_full_garbage_collection": (
-        "test_a_request_opens_its_partitions_in_threads beside it"
-    ),
     "tests/spark/jobs/test_audit_broker.py": "tests/spark/jobs/test_audit.py",
     "tests/spark/jobs/test_bootstrap_kill.py": "tests/spark/jobs/test_bootstrap.py",
     "tests/spark/jobs/test_commands.py::test_a_table_of_a_database_is_loaded": (

@@ -160,7 +160,7 @@ def test_broker_stops_while_retention_opens(
 
 def test_many_openings_trigger_no_full_garbage_collection(tmp_path: Path) -> None:
     """Each opened log creates about 100 objects, so many logs could trigger full collections."""
-    path, count = str(tmp_path), 1000
+    path, count, thresholds = str(tmp_path), 200, gc.get_threshold()
     with tidelog.broker(path, settings=NEVER) as broker:
         broker.call(lambda node: node.topics.create("t", count))
     searches = list[int]()
@@ -179,10 +179,17 @@ def test_many_openings_trigger_no_full_garbage_collection(tmp_path: Path) -> Non
         RawClient(broker.bootstrap_servers) as client,
     ):
         gc.collect()
+        # Without the objects of this process and with a low threshold, 20,000 new objects would
+        # trigger a full collection.
+        gc.freeze()
+        gc.collect()
+        gc.set_threshold(100)
         gc.callbacks.append(note)
         try:
             answer = client.ask(FETCH, 12, asked)
         finally:
             gc.callbacks.remove(note)
+            gc.set_threshold(*thresholds)
+            gc.unfreeze()
     assert {each.error_code for topic in answer.responses for each in topic.partitions} == {0}
     assert searches == []
