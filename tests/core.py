@@ -149,7 +149,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "test_a_run_continues_exactly_at_its_last_offset beside it"
     ),
     "tests/spark/jobs/test_replay.py::test_a_rate_is_kept_without_sleeping": (
-        "tests/unit/jobs/test_chunks.py"
+        "test_a_run_continues_exactly_at_its_last_offset beside it"
     ),
     "tests/spark/jobs/test_replay_kafka.py::test_records_are_replayed_to_a_broker_and_back": (
         "tests/spark/jobs/test_replay.py, tests/spark/test_own_broker.py"

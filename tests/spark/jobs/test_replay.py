@@ -169,14 +169,24 @@ def test_a_run_continues_exactly_at_its_last_offset(
 ) -> None:
     target = make(tmp_path / "target")
     options = chunked(Place(target), tmp_path / "progress.json")
-    env = Env(clock=ManualClock(T0 + 1_440 * MINUTE))
-    waits: list[float] = []
+    clock = ManualClock(T0 + 1_440 * MINUTE)
+    env, waits = Env(clock=clock), list[float]()
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock.advance(round(seconds * 1000))
+
     for at in (1, 0):
-        run = Replay(Place(source), "flights", **options, env=env, wait=waits.append)
+        run = Replay(Place(source), "flights", **options, env=env, wait=wait)
         killed_at(run, at, after_write=after_write)
         with pytest.raises(Killed):
             run.run(spark)
-    outcome = Replay(Place(source), "flights", **options, env=env, wait=waits.append).run(spark)
+    waits.clear()
+    outcome = Replay(Place(source), "flights", **options, env=env, wait=wait).run(spark)
+    # The remaining five chunks of about 100 records are written at 50 records per second.
+    assert len(waits) == 4
+    assert all(1.5 < seconds <= 2 for seconds in waits)
+    assert outcome.seconds == pytest.approx(sum(waits))
     expected = in_range(source, T0 + 10 * MINUTE, T0 + 90 * MINUTE)
     assert plain(held(target, "flights")) == expected
     assert outcome.was_resumed
