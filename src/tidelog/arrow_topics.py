@@ -62,7 +62,7 @@ def append_table(
             now_ms=log_dir.env.clock.now_ms(),
             codec=codec,
             level=level,
-            batch_bytes=batch_bytes_for(batch_bytes, info.config.max_message_bytes),
+            batch_bytes=batch_bytes_for(batch_bytes, info.config),
         )
         answers[number] = append_encoded(log, batches)
     return answers

@@ -434,3 +434,14 @@ class TestChangesOfATopic:
         assert match is not None
         assert (match.offset, match.timestamp) == (1, 9)
         assert largest[second] is None
+
+
+def test_batches_fit_into_a_segment(tmp_path: Path) -> None:
+    config = {"max.message.bytes": "5000000", "segment.bytes": "1048576"}
+    values = [b"%01000d" % number for number in range(3_000)]
+    with tidelog.open(tmp_path, writable=True) as directory:
+        directory.create_topic("t", config=config)
+        records = [NewRecord(value=value) for value in values]
+        directory.load_once("t", records, source="mine", batch_bytes=4_000_000)
+        directory.append_table("t", pa.table({"value": values}), batch_bytes=4_000_000)
+        assert [record.value for _, record in directory.records("t")] == values * 2

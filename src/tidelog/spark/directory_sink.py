@@ -50,7 +50,7 @@ from tidelog.storage import commits
 from tidelog.storage.directory.attach import AttachResult, WriterVersion, attach
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter
-from tidelog.storage.log.append import stored_codec
+from tidelog.storage.log.append import exact_batch_bytes, stored_codec
 from tidelog.storage.open_files import FilePool
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, TopicPartition
 
@@ -361,8 +361,7 @@ class _PartitionRows:
         self.waiting_bytes = 0
         self._waiting: list[pa.RecordBatch] = []
         self._codec, self._level = stored_codec(config, options.codec)
-        limit = min(config.max_message_bytes, config.segment_size_limit)
-        self._batch_bytes = min(options.batch_bytes, limit)
+        self._batch_bytes = exact_batch_bytes(options.batch_bytes, config, self._codec)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows to the collected rows."""

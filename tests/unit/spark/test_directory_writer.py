@@ -1,6 +1,7 @@
 """A commit of a directory's sink shows all staged rows, and an abort removes them (no Spark)."""
 
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -93,3 +94,21 @@ def test_an_aborted_batch_of_a_stream_leaves_no_files(options: SinkOptions) -> N
     assert files(options, batch_commit_id(BATCH))
     DirectoryStreamWriter(options).abort([None, *messages], BATCH.number)
     assert (files(options, batch_commit_id(BATCH)), values(options)) == ([], [])
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("limit", [2_000, 1_048_588])
+def test_batches_of_random_bytes_fit_into_the_largest_message(
+    options: SinkOptions, codec: str, limit: int
+) -> None:
+    given = {"path": options.path, "topic": "t", "compression": codec, "batchBytes": "2000000"}
+    compressed = read_sink_options(given)
+    with tidelog.open(options.path, writable=True) as directory:
+        directory.alter_config("t", {"max.message.bytes": str(limit)})
+    draw = Random(limit)
+    rows = [draw.randbytes(draw.randrange(limit // 5)) for _ in range(100)]
+    commit_id = new_commit_id(compressed)
+    writer = TaskWriter(compressed, name=commit_id, task=0)
+    writer.take(pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], ["value"]))
+    DirectoryWriter(compressed, commit_id).commit([StagedMessage(writer.finish(), None)])
+    assert values(options) == sorted(rows)

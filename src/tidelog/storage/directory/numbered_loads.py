@@ -198,7 +198,7 @@ class _Stage:
         self._topic = topic
         self._name = name
         self._config = log_dir.topic(topic).config
-        self._batch_bytes = batch_bytes_for(batch_bytes, self._config.max_message_bytes)
+        self._batch_bytes = batch_bytes_for(batch_bytes, self._config)
         self._codec, self._level = stored_codec(self._config, codec)
         self._pool = FilePool(log_dir.env.files)
         self._writers: dict[int, StagedWriter] = {}

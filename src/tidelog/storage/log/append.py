@@ -327,18 +327,35 @@ def stored_codec(config: TopicConfig, codec: Codec) -> tuple[Codec, int | None]:
     return chosen, config.compression_level(chosen)
 
 
-# Maximum number of bytes that compression adds to a small batch.
-_COMPRESSION_BYTES: Final = 64
+# Maximum number of bytes that compression adds to a small batch, and the part that it adds to a
+# large batch: 1 byte for each 128 bytes. zstd adds most: up to 64 bytes and 1 byte for each 256.
+_COMPRESSION_BYTES: Final = 128
+_COMPRESSION_PART: Final = 128
 
 
-def batch_bytes_for(batch_bytes: int, max_message_bytes: int) -> int:
-    """Return `batch_bytes`, or fewer if batches of this size could exceed `max.message.bytes`.
+def batch_bytes_for(batch_bytes: int, config: TopicConfig) -> int:
+    """Return `batch_bytes`, or fewer if batches of this size could exceed a limit of the topic.
 
-    The result is at most half of the limit, because `record_bytes` may be too small, and because
-    compression may add bytes.
+    The limits are `max.message.bytes` and `segment.bytes`. The result is at most half of the
+    smaller limit, because `record_bytes` may be too small, and because compression may add bytes.
     """
-    fitting = (max_message_bytes - HEADER_SIZE - _COMPRESSION_BYTES) // 2
+    fitting = (_batch_limit(config) - HEADER_SIZE - _COMPRESSION_BYTES) // 2
     return min(batch_bytes, max(fitting, 1))
+
+
+def exact_batch_bytes(batch_bytes: int, config: TopicConfig, codec: Codec) -> int:
+    """Return the same as `batch_bytes_for` for batches whose size before compression is exact.
+
+    The result is at most the smaller limit, minus the bytes that the codec may add.
+    """
+    limit = _batch_limit(config)
+    if codec is not Codec.NONE:
+        limit -= _COMPRESSION_BYTES + limit // _COMPRESSION_PART
+    return min(batch_bytes, max(limit, 1))
+
+
+def _batch_limit(config: TopicConfig) -> int:
+    return min(config.max_message_bytes, config.segment_size_limit)
 
 
 def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[list[NewRecord]]:
