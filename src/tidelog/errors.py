@@ -407,9 +407,19 @@ class OffsetOverflow(TidelogError):
 
 
 class UnsupportedVersion(TidelogError):
-    """A file or message has a version that this release does not know."""
+    """A file or message has a version that this release does not know.
+
+    Attributes:
+        reason: What has which version, and which versions this release reads.
+        path: The file; None for a message, and until storage code adds it.
+    """
 
     code: ClassVar[int | None] = ErrorCode.UNSUPPORTED_VERSION
+
+    def __init__(self, reason: str, *, path: str | None = None) -> None:
+        self.reason = reason
+        self.path = path
+        super().__init__(reason if path is None else f"{path}: {reason}")
 
 
 class UnsupportedRequest(UnsupportedVersion):

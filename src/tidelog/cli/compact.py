@@ -59,9 +59,10 @@ _COLUMNS: Final = output.columns(
     output.size("bytes"),
     output.count("records", "keys"),
     output.size("garbage_bytes"),
-    output.minor(output.number("cleaned_to", "runs"), output.size("freed_bytes")),
+    output.detail(output.number("cleaned_to", "runs"), output.size("freed_bytes")),
     "decision",
     output.minor(output.size("read_bytes", "written_bytes")),
+    output.detail("refused"),
 )
 
 _PLAN_TOPICS: Final = output.columns(
@@ -69,6 +70,7 @@ _PLAN_TOPICS: Final = output.columns(
     output.count("partitions", "due"),
     output.minor(output.size("read_bytes", "written_bytes", "freed_bytes")),
     output.wrapped("reason"),
+    output.detail("refused"),
 )
 
 
@@ -112,10 +114,12 @@ def show_plan(
         for line in _reasons(plans):
             surroundings.note(line)
     elif plans or kind is not Format.TABLE:
-        output.print_rows(surroundings, _PLAN_TOPICS, _plan_topics(plans, kind), kind)
+        output.print_rows(surroundings, _PLAN_TOPICS, _plan_topics(previews, kind), kind)
     for name, one in previews.items():
-        if one.refused is not None:
-            surroundings.note(f"{name} would not be compacted: {one.refused}")
+        if one.refusals:
+            first, *others = one.refusals.values()
+            more = f"; {plural(len(others), 'more segment')} also" if others else ""
+            surroundings.note(f"{name} would not be compacted: {first}{more}")
         if one.has_versions:
             surroundings.say(
                 f"{name}: keys and garbage are estimated as if the last record of each key were"
@@ -137,18 +141,17 @@ def _reasons(plans: "Mapping[TopicPartition, GenerationPlan]") -> Iterator[str]:
         yield f"{subject}: {'due' if is_due else 'not due'}: {reason}"
 
 
-def _plan_topics(
-    plans: "Mapping[TopicPartition, GenerationPlan]", kind: Format
-) -> list[list[Cell]]:
+def _plan_topics(previews: "Mapping[TopicPartition, Preview]", kind: Format) -> list[list[Cell]]:
     """Return the rows of `_PLAN_TOPICS`; the costs are sums over the partitions that are due.
 
     A table shows only the first reason of a topic and the number of its other reasons.
     """
-    by_topic: dict[str, list[GenerationPlan]] = {}
-    for name, plan in plans.items():
-        by_topic.setdefault(name.topic, []).append(plan)
+    by_topic: dict[str, list[Preview]] = {}
+    for name, one in previews.items():
+        by_topic.setdefault(name.topic, []).append(one)
     rows: list[list[Cell]] = []
-    for topic, of_topic in by_topic.items():
+    for topic, parts in by_topic.items():
+        of_topic = [one.plan for one in parts]
         due = [plan for plan in of_topic if plan.is_due]
         reasons = [*dict.fromkeys(plan.reason for plan in due or of_topic)]
         if kind is Format.TABLE and len(reasons) > 1:
@@ -163,6 +166,7 @@ def _plan_topics(
                 round(sum(plan.written_bytes for plan in due)),
                 round(sum(plan.garbage_bytes for plan in due)),
                 "; ".join(reasons),
+                "; ".join(text for one in parts for text in one.refusals.values()) or None,
             ]
         )
     return rows
@@ -190,6 +194,7 @@ def _rows(name: TopicPartition, plan_preview: "Preview") -> Iterator[list[Cell]]
             decision.value,
             segment.size_bytes * (int(is_moved) + int(is_mapped)),
             round(segment.live_bytes) if is_moved else 0,
+            plan_preview.refusals.get(segment.base_offset),
         ]
 
 

@@ -494,7 +494,9 @@ def note_absent(
     If only partition `number` is requested and it has no files, raises UnknownTopic.
     """
     if error := absent_files(directory, topic, number, access):
-        surroundings.note(f"{error.reason}")
+        surroundings.note(
+            f"{error.path}: {topic}: {error.reason}; `tidelog doctor` shows what to do"
+        )
 
 
 def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:

@@ -90,7 +90,7 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (OffsetOutOfRange, "`tidelog describe TOPIC` shows the offsets"),
     (OffsetsGone, "`tidelog read TOPIC --offset A..B` reads other offsets"),
     (DamagedLog, "`tidelog doctor --repair` moves damaged bytes to a separate file"),
-    (CorruptData, "`tidelog dump FILE` shows the undamaged part"),
+    (CorruptData, "`tidelog doctor` lists all damage and what to do"),
     (UnsupportedVersion, "a later release of tidelog may support it"),
     (MissingFile, "`tidelog doctor` lists what else is missing"),
     (StorageFailure, "check the disk: space, permissions, the system's log"),
@@ -169,9 +169,18 @@ def _next_step(error: TidelogError, options: Collection[str]) -> str:
         if kind is UnknownGroup and "--bootstrap" not in options:
             continue  # `tidelog groups` needs a cluster, but the failed command names none
         if isinstance(error, kind) and step not in str(error):
-            path = getattr(error, "path", None)
-            return step.replace("FILE", shlex.quote(path)) if path else step
+            return _dump_step(error) or step
     return ""
+
+
+def _dump_step(error: TidelogError) -> str:
+    """Return the hint for a damaged file that `tidelog dump` can read; empty for other errors."""
+    from tidelog.cli.dump import is_log_file
+
+    path = getattr(error, "path", None)
+    if not isinstance(error, CorruptData) or path is None or not is_log_file(path):
+        return ""
+    return f"`tidelog dump {shlex.quote(path)}` shows the undamaged part"
 
 
 def _step_for_object(error: TidelogError) -> str:

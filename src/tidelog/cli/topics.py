@@ -42,7 +42,7 @@ from tidelog.config import (
     amount_text,
     plain_settings,
 )
-from tidelog.errors import OffsetsGone, TidelogError
+from tidelog.errors import OffsetsGone, StorageFailure, TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.types import (
@@ -470,6 +470,8 @@ class PartitionFacts:
             modification time.
         storm: Description of the last rolls, if they are a roll storm.
         lost: Ranges [start, end) of offsets that are lost from the middle of the log.
+        lost_times: One text for each segment whose append times are damaged, lost or unreadable.
+            Compaction, an erasure and a move to a tier refuse these segments.
     """
 
     partition: int
@@ -538,7 +540,6 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
     """Return the facts on a partition; read its indexes, its sidecars and its first record."""
     from tidelog.storage.directory.topic_retention import Notes, storm_of
     from tidelog.storage.log.segment_times import append_range, record_range
-    from tidelog.storage.segment.lost_times import lost_times
 
     log = directory.log_dir.reader(topic, number)
     notes = Notes(log)
@@ -567,12 +568,27 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
         leaning=_leaning(log, notes, directory.topic(topic).config.tidelog_retention_clock),
         storm=None if storm is None else str(storm),
         lost=[(lost.start, lost.end) for lost in log.lost_offsets()],
-        lost_times=[
-            str(loss)
-            for segment in log.finished_segments()
-            if not segment.is_tiered and (loss := lost_times(segment)) is not None
-        ],
+        lost_times=[*_lost_times(log)],
     )
+
+
+def _lost_times(log: "LogView") -> Iterator[str]:
+    """Yield an error for each finished local segment whose append times can't be read."""
+    from tidelog.storage.open_files import typed_reads
+    from tidelog.storage.segment.lost_times import lost_times
+
+    for segment in log.finished_segments():
+        if segment.is_tiered:
+            continue
+        path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+        try:
+            with typed_reads(path):
+                loss = lost_times(segment)
+        except StorageFailure as failure:
+            yield str(failure)
+        else:
+            if loss is not None:
+                yield str(loss)
 
 
 def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tuple[int, int]]:
@@ -655,6 +671,7 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
         "retention_by_file_time": [list(span) for span in fact.leaning],
         "roll_storm": fact.storm,
         "lost": [list(span) for span in fact.lost],
+        "append_time_damage": list(fact.lost_times),
     }
 
 

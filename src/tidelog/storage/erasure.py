@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from tidelog.amounts import plural, verb
 from tidelog.config import CLEANUP_DELETE, TopicConfig
 from tidelog.errors import (
+    CorruptData,
     CorruptFile,
     InvalidRequest,
     MissingFile,
@@ -242,7 +243,7 @@ def _search_file(
     fs = log_dir.tier_files if is_tiered else log_dir.env.files
     file = verified(fs.open(path), path)
     try:
-        digest, size, offsets = _search_bytes(file, key)
+        digest, size, offsets = _search_bytes(file, path, key)
     finally:
         file.close()
     return SearchedFile(
@@ -256,8 +257,11 @@ def _search_file(
     )
 
 
-def _search_bytes(file: "File", key: bytes) -> tuple[str, int, list[int]]:
-    """Return digest and size of a log file, and the offsets of the key's records."""
+def _search_bytes(file: "File", path: str, key: bytes) -> tuple[str, int, list[int]]:
+    """Return digest and size of a log file, and the offsets of the key's records.
+
+    Raises CorruptData with the path and the position if a batch is damaged.
+    """
     from tidelog.record.columns.batch_table import DecodeStats
     from tidelog.record.columns.decode import decode
 
@@ -266,8 +270,11 @@ def _search_bytes(file: "File", key: bytes) -> tuple[str, int, list[int]]:
     while position < size:
         chunk = files.read_exactly(file, min(read_bytes, size - position), position)
         stats = DecodeStats()
-        for batch in decode(chunk, columns=("offset", "key"), stats=stats):
-            offsets += _offsets_of(batch, key)
+        try:
+            for batch in decode(chunk, columns=("offset", "key"), stats=stats):
+                offsets += _offsets_of(batch, key)
+        except CorruptData as error:
+            raise error.located(path, position) from error
         if not stats.end_at and read_bytes < size - position:
             read_bytes *= 2
             continue

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
 from tidelog.env import MAX_BUFFERS_PER_WRITE, Env, File, FileSystem, NotRegularFile
-from tidelog.errors import CorruptFile, InvalidTopic, MissingFile
+from tidelog.errors import CorruptFile, InvalidTopic, MissingFile, UnsupportedVersion
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
 _Content = TypeVar("_Content")
@@ -383,8 +383,8 @@ def read_decoded(
     """Read and decode a small file; return `missing` if there is no such file.
 
     Raises:
-        CorruptFile: `read_file` or `decode` refuses the file; the error has the path. Other errors
-            of `decode` are raised unchanged.
+        CorruptFile, UnsupportedVersion: `read_file` or `decode` refuses the file; the error has the
+            path. Other errors of `decode` are raised unchanged.
         MissingFile: The path names an object of a tier that the store does not have.
         OSError: A call failed.
     """
@@ -396,6 +396,8 @@ def read_decoded(
         return missing
     except CorruptFile as error:
         raise error.located(path) from error
+    except UnsupportedVersion as error:
+        raise UnsupportedVersion(error.reason, path=path) from error
 
 
 def write_atomically(

@@ -1,5 +1,6 @@
 """`tidelog compact --plan` shows the plan and changes nothing."""
 
+import errno
 import io
 import json
 from pathlib import Path
@@ -25,11 +26,11 @@ def _fill(path: Path, scheduler: str) -> None:
             log.append("t", [tidelog.NewRecord(key=key, value=b"v" * 100)])
 
 
-def _show(path: Path) -> tuple[list[dict[str, object]], str]:
+def _show(path: Path, *more: str) -> tuple[list[dict[str, object]], str]:
     raw, err = io.BytesIO(), io.StringIO()
     out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
     surroundings = Surroundings(stdin=io.BytesIO(), stdout=out, stderr=err, variables={})
-    code = run(["compact", "t", "--data", str(path), "--plan", "-o", "json"], surroundings)
+    code = run(["compact", "t", "--data", str(path), "--plan", "-o", "json", *more], surroundings)
     assert code == ExitCode.OK, err.getvalue()
     return [json.loads(line) for line in raw.getvalue().splitlines()], err.getvalue()
 
@@ -163,10 +164,16 @@ def test_a_plan_names_append_times_that_stop_a_compaction(tmp_path: Path, schedu
     _fill(tmp_path, scheduler)
     path = sorted((tmp_path / "t-0").glob("*.appendtime"))[1]
     path.unlink()
-    _, notes = _show(tmp_path)
+    rows, notes = _show(tmp_path)
     (line,) = [each for each in notes.splitlines() if "appendtime" in each]
     assert line.startswith(f"note: t-0 would not be compacted: {path}: 0 rows, but it had ")
     assert "--accept-lost-times" in line
+    refused = [str(row["refused"]) for row in rows if row["refused"] is not None]
+    assert [row["base_offset"] for row in rows if row["refused"]] == [int(path.stem)]
+    (refusal,) = refused
+    assert refusal.removesuffix("`") in line
+    (topic,), _ = _show(tmp_path, "--show", "topics")
+    assert topic["refused"] == refusal
 
 
 def test_describe_names_append_times_that_stop_a_compaction(tmp_path: Path) -> None:
@@ -183,3 +190,24 @@ def test_describe_names_append_times_that_stop_a_compaction(tmp_path: Path) -> N
         )
         assert f"note: {path}: row " in err.getvalue()
         assert "a move to a tier refuse the segment" in err.getvalue()
+        if kind == "json":
+            (partition,) = json.loads(raw.getvalue())["partition_facts"]
+            (damage,) = partition["append_time_damage"]
+            assert damage.startswith(f"{path}: row ")
+
+
+def test_describe_reports_append_times_whose_read_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(tmp_path, "brute-force")
+
+    def fail(*_: object, **__: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("tidelog.storage.segment.lost_times.read_optional", fail)
+    raw, err = io.BytesIO(), io.StringIO()
+    out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+    surroundings = Surroundings(stdin=io.BytesIO(), stdout=out, stderr=err, variables={})
+    assert run(["describe", "t", "--data", str(tmp_path)], surroundings) == ExitCode.OK
+    path = min((tmp_path / "t-0").glob("*.appendtime"))
+    assert f"note: {path}: read failed: Input/output error" in err.getvalue()

@@ -50,6 +50,19 @@ def test_a_dry_run_shows_the_files_that_contain_the_key(keyed: Cli) -> None:
     )
 
 
+def test_damage_is_reported_with_its_file_and_position(keyed: Cli) -> None:
+    keyed.append(at(NOW, b"c", b"v"))
+    (path,) = keyed.data.glob("flights-0/*.log")
+    content = bytearray(path.read_bytes())
+    start = 12 + int.from_bytes(content[8:12], "big")
+    content[start + 30] ^= 1
+    path.write_bytes(content)
+    result = keyed.run("erase", "flights", "--key", "secret")
+    assert result.code == ExitCode.ERROR
+    assert f"error: {path}, position {start}, offset 4: CRC-32C is " in result.err
+    assert f"`tidelog dump {path}` shows the undamaged part" in result.err
+
+
 def test_wide_lists_all_offsets(flights: Cli) -> None:
     flights.append(*[at(NOW, b"secret", b"v")] * 12)
     assert "6, 7, ..." in flights.ok("erase", "flights", "--key", "secret").out

@@ -19,6 +19,7 @@ from tidelog.cli.surroundings import ExitCode, Surroundings, wait_seconds
 from tidelog.errors import (
     ClockJump,
     CorruptBatch,
+    CorruptFile,
     MissingFile,
     StorageFailure,
     TidelogError,
@@ -192,7 +193,15 @@ _VERIFY = "`tidelog tier --verify` finds missing and damaged objects"
     ("error", "next_step"),
     [
         (UnknownTopic("no topic 'x'"), "`tidelog topics` lists topics and partitions"),
-        (CorruptBatch("bad", at=3), "`tidelog dump FILE` shows the undamaged part"),
+        (CorruptBatch("bad", at=3), "`tidelog doctor` lists all damage and what to do"),
+        (
+            CorruptFile("bad", path="d/x y.log"),
+            "`tidelog dump 'd/x y.log'` shows the undamaged part",
+        ),
+        (
+            CorruptFile("bad", path="d/tidelog-topics.json"),
+            "`tidelog doctor` lists all damage and what to do",
+        ),
         (
             StorageFailure("f", "sync", "EIO"),
             "check the disk: space, permissions, the system's log",

@@ -450,6 +450,8 @@ def test_a_note_names_lost_partitions(cli: Cli, command: str) -> None:
     rmtree(cli.data / "flights-1")
     verb, *options = command.split()
     err = cli.ok(verb, "flights", *options).err
-    note = "note: partition 1 is listed in tidelog-topics.json, but has no directory\n"
+    listed = "partition 1 is listed in tidelog-topics.json, but has no directory"
+    what = f"`tidelog doctor --data {cli.data}` shows what to do"
+    note = f"note: {cli.data}: flights: {listed}; {what}\n"
     assert err.count(note) == 1
     assert cli.run(verb, "flights:1", *options).code is ExitCode.ERROR

@@ -151,7 +151,8 @@ def test_doctor_names_the_way_to_the_first_record_of_a_new_tier(tmp_path: Path) 
         log.alter_config("t", {"remote.storage.enable": "true", "tidelog.tier.url": url})
     (finding,) = cli.run("doctor", "-o", "json").objects
     remedy = f"{finding['remedy']}"
-    assert remedy.endswith("if the tier has no records yet, `tidelog tier t` writes the file")
+    writes = f"`tidelog tier t:0 --data {cli.data}` writes the file"
+    assert remedy.endswith(f"if the tier has no records yet, {writes}")
     cli.ok("tier", "t")
     cli.ok("doctor")
 
@@ -171,7 +172,10 @@ def test_a_damaged_record_is_restored_and_a_deleted_topic_collected(tmp_path: Pa
         assert found.code == Verdict.FINDINGS
         (finding,) = (one for one in found.objects if one["severity"] != "note")
         assert finding["file"] == str(record)
-        assert "`tidelog tier flights:0 --restore`" in f"{finding['remedy']}"
+        restore = f"`tidelog tier flights:0 --restore --data {cli.data}`"
+        assert restore in f"{finding['remedy']}"
+        if damaged is not None:
+            assert restore in cli.run("read", "flights").err
         restored = cli.ok("tier", "flights:0", "--restore", "-o", "json")
         assert [tuple(one.values()) for one in restored.objects] == [("flights", 0, 5, 0, 25, 25)]
         assert "1 tier record rebuilt from the store" in restored.err
@@ -183,6 +187,30 @@ def test_a_damaged_record_is_restored_and_a_deleted_topic_collected(tmp_path: Pa
     cli.ok("create", "flights", *SMALL)
     cli.ok("tier", "--collect")
     assert not sorted((tmp_path / "store").rglob("*.log"))
+
+
+def test_a_missing_partition_directory_is_restored_from_its_tier(tmp_path: Path) -> None:
+    cli, url = _filled(tmp_path)
+    cli.ok("tier", "flights", "--to", url, "--roll")
+    before = cli.ok("read", "flights", "-o", "json").objects
+    partition = cli.data / "flights-0"
+    restore = f"`tidelog tier flights:0 --restore --data {cli.data}`"
+    shutil.rmtree(partition)
+    found = cli.run("doctor", "-o", "json")
+    (finding,) = (one for one in found.objects if one["severity"] != "note")
+    assert finding["file"] == str(partition)
+    assert restore in f"{finding['remedy']}"
+    cli.ok("tier", "flights:0", "--restore")
+    assert cli.ok("read", "flights", "-o", "json").objects == before
+    assert cli.ok("doctor").code == ExitCode.OK
+    shutil.rmtree(partition)
+    with tidelog.open(cli.data, writable=True, env=cli.env) as directory:
+        assert directory.log("flights", 0).log_end_offset == 0
+        (report,) = directory.reports
+    assert "the directory of this partition was missing" in report
+    assert restore in report
+    cli.ok("tier", "flights:0", "--restore")
+    assert cli.ok("read", "flights", "-o", "json").objects == before
 
 
 def test_a_restored_directory_has_the_records_of_the_store_at_once(tmp_path: Path) -> None:

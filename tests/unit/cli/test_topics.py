@@ -36,6 +36,27 @@ def test_topics_counts_segments_and_bytes_without_opening_logs(flights: Cli) -> 
     assert topic["settings"] == {"retention.ms": "-1"}
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('"version": 1', '"version": 99', "this release reads up to version 1"),
+        ('"-1"', '"soon"', "topic flights: retention.ms=soon: must be a whole number"),
+    ],
+)
+def test_an_unusable_topics_file_is_named_with_its_directory(
+    flights: Cli, old: str, new: str, reason: str
+) -> None:
+    path = flights.data / "tidelog-topics.json"
+    path.write_text(path.read_text().replace(old, new))
+    result = flights.run("topics")
+    assert result.code == 1
+    assert result.err.startswith(f"error: {path}: ")
+    assert reason in result.err
+    (finding,) = flights.run("doctor", "-o", "json").objects
+    assert finding["file"] == str(path)
+    assert str(flights.data) not in f"{finding['damage']}"
+
+
 def test_topics_of_an_empty_directory_gets_advice(cli: Cli) -> None:
     cli.data.mkdir()
     result = cli.ok("topics")

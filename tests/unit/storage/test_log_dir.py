@@ -167,7 +167,8 @@ class TestReading:
                 assert directory.log(TOPIC, number).log_end_offset == 0
             made = "the directory of this partition was missing; an empty one was created"
             assert directory.reports == [
-                f"{tmp_path}/{TOPIC}-1: {made}; the records below offset 5 are lost",
+                f"{tmp_path}/{TOPIC}-1: {made}; the records below offset 5 are lost;"
+                " restore it from a backup",
                 f"{tmp_path}/{TOPIC}-2: {made}",
             ]
 

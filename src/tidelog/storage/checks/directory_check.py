@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final
 
-from tidelog.amounts import bytes_text, plural, verb
+from tidelog.amounts import bytes_text, plural
 from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
 from tidelog.errors import (
@@ -59,7 +59,7 @@ from tidelog.storage.files import TOPICS_FILE
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.log_end import NOTHING_RECORDED, RecordedEnd
 from tidelog.storage.tier.tier_files import TIER_FILE
-from tidelog.storage.tier.tier_record import DELETED_FILE
+from tidelog.storage.tier.tier_record import DELETED_FILE, restore_advice
 from tidelog.types import TopicPartition
 
 _REMEDY: Final = {
@@ -289,7 +289,7 @@ class DirectoryCheck:
             )
             return [Finding(path, error.reason, remedy, position=error.at)]
         except UnsupportedVersion as error:
-            return [Finding(path, str(error), "use the release that wrote it")]
+            return [Finding(path, error.reason, "use the release that wrote it")]
         remedy = "compare it with the partitions' partition.metadata; the newer one is wrong"
         return [warning(path, line, remedy) for line in notes if "topic id" in line]
 
@@ -401,7 +401,7 @@ class DirectoryCheck:
                 commit = commits.read_commit(self.fs, path)
             except (CorruptFile, UnsupportedVersion) as error:
                 yield Finding(
-                    path, str(error), "restore it; opening for writing fails while it is damaged"
+                    path, error.reason, "restore it; opening for writing fails while it is damaged"
                 )
                 continue
             count = len(commit.moves) + len(commit.removes)
@@ -411,13 +411,14 @@ class DirectoryCheck:
     def _check_missing(self) -> Iterator[Finding]:
         for info in self._topics.values():
             missing = sorted(set(range(info.partitions)) - set(info.present))
-            if missing and not info.foreign:
-                path = f"{self.path}/{info.name}-{missing[0]}"
-                damage = (
-                    f"{len(missing)} of {plural(info.partitions, 'partition')} of {info.name}"
-                    f" {verb(len(missing), 'is', 'are')} missing"
+            for number in () if info.foreign else missing:
+                path = f"{self.path}/{info.name}-{number}"
+                yield warning(
+                    path,
+                    "the directory of this partition is missing",
+                    f"restore it from a backup{restore_advice(info.config, path)};"
+                    " opening for writing creates an empty one",
                 )
-                yield warning(path, damage, "restore them; opening for writing creates empty ones")
 
     def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:
         path = posixpath.join(self.path, name)

@@ -99,7 +99,7 @@ def warning(path: str, damage: str, remedy: str) -> Finding:
 
 def error_text(error: CorruptFile | UnsupportedVersion) -> str:
     """Return the reason why a file can't be read; omits the path, which the finding has."""
-    return error.reason if isinstance(error, CorruptFile) else str(error)
+    return error.reason
 
 
 def later(finding: Finding) -> Finding:

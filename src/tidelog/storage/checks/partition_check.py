@@ -51,7 +51,7 @@ from tidelog.storage.segment.log_end import COPIED_GAPS_FILE
 from tidelog.storage.segment.segment_notes import SEGMENT_NOTES_FILE, decode_notes
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.storage.tier.tier_files import TIER_FILE, read_record_bytes
-from tidelog.storage.tier.tier_record import decode_record
+from tidelog.storage.tier.tier_record import decode_record, restore_command
 from tidelog.types import INT64_MAX
 
 
@@ -518,28 +518,27 @@ class PartitionCheck:
 
         Without the record, offsets below the local part are not visible.
         """
-        name, config = self.partition.name, self.partition.config
-        path = self.partition.path(TIER_FILE)
-        restore = f"`tidelog tier {name.topic}:{name.partition} --restore`"
+        config, path = self.partition.config, self.partition.path(TIER_FILE)
+        restore = restore_command(self.partition.directory)
         try:
-            data = read_record_bytes(self.partition.fs, self.partition.directory)
-            if data is not None:
-                decode_record(data)
+            content = read_record_bytes(self.partition.fs, self.partition.directory)
+            if content is not None:
+                decode_record(content)
         except CorruptFile as error:
             yield Finding(path, error.reason, f"{restore} rebuilds it from the store")
             return
         except UnsupportedVersion as error:
-            yield Finding(path, str(error), "use the release that wrote it")
+            yield Finding(path, error.reason, "use the release that wrote it")
             return
         has_tier = config.remote_storage_enable and config.tidelog_tier_url
-        if data is None and has_tier and self._first_offset:
+        if content is None and has_tier and self._first_offset:
             damage = (
                 "there is no such file, although the topic has a tier: if the store has records"
                 f" before offset {self._first_offset}, they are not visible"
             )
             remedy = (
-                f"{restore} makes them visible; if the tier has no records yet, `tidelog tier"
-                f" {name.topic}` writes the file"
+                f"{restore} makes them visible; if the tier has no records yet,"
+                f" {restore.replace(' --restore', '')} writes the file"
             )
             yield warning(path, damage, remedy)
 

@@ -16,7 +16,7 @@ Other modules own the rules (`eligibility`, `generations.planning`), the executi
 Source: Kafka 4.x LogCleanerManager.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -640,15 +640,15 @@ class Preview:
         has_versions: Whether a timestamp or header decides which record of a key stays. The plan's
             estimates of keys and garbage always assume that the record with the largest offset
             stays.
-        refused: Why a compaction would fail: append times of a segment to rewrite are damaged or
-            lost. None if no append times are.
+        refusals: For the base offset of each segment whose append times are damaged or lost, the
+            error of a compaction.
     """
 
     decision: CleaningDecision
     plan: GenerationPlan
     generations: Generations
     has_versions: bool
-    refused: str | None
+    refusals: Mapping[int, str]
 
 
 def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
@@ -687,7 +687,7 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
             context.env, context.directory, identities(segments), decision.first_dirty
         )
         memory.sample(decision.end)
-        refused = _refused(each for each in segments if each.end_offset <= decision.end)
+        refusals = _refusals(each for each in segments if each.end_offset <= decision.end)
 
     def plan(everything: str) -> GenerationPlan:
         active_bytes = 0 if active is None else active.size_bytes
@@ -695,18 +695,21 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
         return memory.plan(demand, now_ms, config.delete_retention_ms)
 
     forecast = scheduler.forecast(decision, plan)
-    return Preview(decision, forecast, memory, rules.has_versions, refused)
+    return Preview(decision, forecast, memory, rules.has_versions, refusals)
 
 
-def _refused(segments: Iterable[ClosedSegment]) -> str | None:
-    """Return the error of a compaction of these segments if append times are damaged or lost."""
-    try:
-        for segment in segments:
+def _refusals(segments: Iterable[ClosedSegment]) -> dict[int, str]:
+    """Return the error of a compaction for each segment whose append times are damaged or lost."""
+    refusals: dict[int, str] = {}
+    for segment in segments:
+        try:
             _ensure_times(segment)
-    except CorruptFile as error:
-        return str(error)
-    return None
+        except CorruptFile as error:
+            refusals[segment.base_offset] = str(error)
+    return refusals
 
 
 def _ensure_times(segment: ClosedSegment) -> None:
-    ensure_times(segment, "a compaction", f"use `tidelog compact {ACCEPT}`")
+    name = segment.context.topic_partition
+    words = f"compact {name.topic}:{name.partition} {ACCEPT}"
+    ensure_times(segment, "a compaction", f"use `tidelog {words}`")

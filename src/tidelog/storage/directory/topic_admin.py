@@ -49,6 +49,7 @@ from tidelog.storage.directory.topic_registry import (
 )
 from tidelog.storage.open_files import as_storage_failure, typed_reads
 from tidelog.storage.segment.segment_notes import begin_notes, has_notes
+from tidelog.storage.tier.tier_record import restore_advice
 from tidelog.types import TopicPartition
 
 _Result = TypeVar("_Result")
@@ -371,10 +372,12 @@ class TopicAdmin:
             if not self._fs.exists(self._dirs.path(name)):
                 self._dirs.make_again(name, info.topic_id)
                 end = self._context.checkpoints.recovery_points.get(name, 0)
+                path = self._dirs.path(name)
                 lost = f"; the records below offset {end} are lost" if end else ""
+                advice = f"; restore it from a backup{restore_advice(info.config, path)}"
                 self._context.report(
-                    f"{self._dirs.path(name)}: the directory of this partition was missing; an"
-                    f" empty one was created{lost}"
+                    f"{path}: the directory of this partition was missing; an empty one was"
+                    f" created{lost}{advice if end else ''}"
                 )
             elif not (was_clean or info.foreign or info.topic_id is None):
                 self._dirs.mend(name, info.topic_id)

@@ -291,7 +291,7 @@ def find_all(
     leftovers = _take_leftovers(files, directory, text, present)
     for name in sorted(entries.keys() | present.keys()):
         ids = _read_ids(files, directory, name, present[name], notes)
-        config = _config_of(name, entries.get(name), defaults)
+        config = _config_of(directory, name, entries.get(name), defaults)
         topics[name] = _merge(name, entries.get(name), present[name], ids, config, notes)
     return RegistryContents(topics, notes, text.deleted, leftovers)
 
@@ -443,13 +443,13 @@ def _merge(
 
 
 def _config_of(
-    name: str, entry: TopicEntry | None, defaults: Mapping[str, str] | None
+    directory: str, name: str, entry: TopicEntry | None, defaults: Mapping[str, str] | None
 ) -> TopicConfig:
     texts = {} if entry is None else entry.given
     try:
         return TopicConfig.parse(texts, broker=defaults)[0]
     except TidelogError as error:
-        raise CorruptFile(f"{TOPICS_FILE}: topic {name}: {error}") from error
+        raise CorruptFile(f"topic {name}: {error}", path=f"{directory}/{TOPICS_FILE}") from error
 
 
 def named_few(names: Sequence[str]) -> str:

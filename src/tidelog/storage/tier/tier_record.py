@@ -24,11 +24,14 @@ Source: docs/tiers.md#the-local-record.
 import dataclasses
 import hashlib
 import json
+import posixpath
+import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
@@ -224,7 +227,8 @@ def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
     """Read a partition's record; return None if the partition has no tier.
 
     Raises:
-        CorruptFile: The record is damaged; `tidelog tier --restore` rebuilds it from the manifest.
+        CorruptFile: The record is damaged; `tidelog tier TOPIC:P --restore` rebuilds it from the
+            manifest.
         UnsupportedVersion: A later release wrote the record.
         OSError: A system call failed.
     """
@@ -237,8 +241,28 @@ def _decode_record(data: bytes, directory: str) -> TierRecord:
         return _DECODED.decode(data)
     except CorruptFile as error:
         raise CorruptFile(
-            f"{error.reason}; `tidelog tier --restore` rebuilds it", path=record_path(directory)
-        ) from (error)
+            f"{error.reason}; {restore_command(directory)} rebuilds it",
+            path=record_path(directory),
+        ) from error
+
+
+def restore_advice(config: TopicConfig, directory: str) -> str:
+    """Return the advice to recover a lost partition from its tier; "" if it has no tier."""
+    if not (config.remote_storage_enable and config.tidelog_tier_url):
+        return ""
+    return f", or recover the records that are in its tier by {restore_command(directory)}"
+
+
+def restore_command(directory: str) -> str:
+    """Return the command that rebuilds a partition's record, in backticks.
+
+    Args:
+        directory: Path of the partition's directory.
+    """
+    root, name = posixpath.split(directory)
+    partition = files.parse_partition_dir(name)
+    target = "TOPIC:P" if partition is None else f"{partition.topic}:{partition.partition}"
+    return f"`tidelog tier {target} --restore --data {shlex.quote(root or '.')}`"
 
 
 def write_record(fs: FileSystem, directory: str, record: TierRecord) -> None:

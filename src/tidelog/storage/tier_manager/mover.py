@@ -110,7 +110,7 @@ def merge(
         TierConflict: This directory must not continue the store's manifest.
     """
     own = record.manifest
-    where = f"{record.url}/{record.folder}"
+    name, where = f"{own.topic}:{own.partition}", f"{record.url}/{record.folder}"
     if stored is None:
         if own.generation:
             raise TierConflict(
@@ -128,8 +128,8 @@ def merge(
         raise TierConflict(
             f"{where}: the manifest lacks offsets {missing[0]} to {missing[1] - 1}, which the"
             " tier has according to this directory's tidelog-tier.json; restore the manifest, or,"
-            " if the tier's records are lost, remove that file from the partition and run `tidelog"
-            " tier --restore`"
+            f" if the tier's records are lost, remove that file from the partition and run `tidelog"
+            f" tier {name} --restore`"
         )
     own_rows = {row.uid: row for row in own.segments}
     if record.cut_offset is not None:
@@ -140,8 +140,8 @@ def merge(
         first = next(row for row in new if row.uid in refused)
         raise TierConflict(
             f"{where}: the store has records from offset {first.base_offset} to"
-            f" {stored.end_offset - 1} that local files lack or contradict; `tidelog tier TOPIC"
-            " --restore` keeps them, --take-over --drop-theirs removes them"
+            f" {stored.end_offset - 1} that local files lack or contradict; `tidelog tier {name}"
+            f" --restore` keeps them, `tidelog tier {name} --take-over --drop-theirs` removes them"
         )
     if refused:
         retained = [row for row in stored.segments if row.uid not in refused]
@@ -166,11 +166,13 @@ def directory_named(writer: str) -> str:
 def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
     """Raise TierConflict unless the record proves that this directory has written the manifest."""
     own = record.manifest
+    name = f"{own.topic}:{own.partition}"
     if stored.writer != own.writer:
         own_writer = f"is {own.writer}" if own.writer else "has no id"
         raise TierConflict(
             f"{where}: {directory_named(stored.writer)} moves this partition's segments; this"
-            f" directory {own_writer}. Stop the other one, then run `tidelog tier --take-over` here"
+            f" directory {own_writer}. Stop the other one, then run `tidelog tier {name}"
+            " --take-over` here"
         )
     if stored.generation < own.generation:
         raise TierConflict(
@@ -183,7 +185,8 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
             f" directory, whose generation is {own.generation}: a copy of this directory writes"
             " to the same store, or this directory was restored from a backup. The store has"
             f" offsets {stored.log_start_offset} to {stored.end_offset - 1}. Stop the other copy,"
-            " then run `tidelog tier TOPIC --restore` here to continue with everything in the store"
+            f" then run `tidelog tier {name} --restore` here to continue with everything in the"
+            " store"
         )
     named = {row.uid for row in stored.segments} | {one.segment.uid for one in stored.garbage}
     absent = next((row for row in own.segments if row.uid not in named), None)
@@ -381,7 +384,8 @@ class Mover:
             if segment is not None and is_followed_by_hole(segment, row, self.record.manifest):
                 raise TierConflict(
                     f"{segment.log_path}: the next file, of offset {row.end_offset}, is missing,"
-                    " but the tier has this file; run `tidelog tier TOPIC --restore`"
+                    f" but the tier has this file; run `tidelog tier"
+                    f" {self.record.manifest.topic}:{self.record.manifest.partition} --restore`"
                 )
             if segment is None or segment.is_active or not is_copied(segment, row):
                 self._cut_from(row.base_offset)
@@ -558,7 +562,9 @@ class Mover:
 
 def _ensure_times(segment: ClosedSegment) -> None:
     """Raise CorruptFile if append times of a local segment are damaged or lost."""
-    ensure_times(segment, "a move to the tier", f"use `tidelog tier {ACCEPT}`")
+    name = segment.context.topic_partition
+    words = f"tier {name.topic}:{name.partition} {ACCEPT}"
+    ensure_times(segment, "a move to the tier", f"use `tidelog {words}`")
 
 
 def _is_local_damage(error: Exception) -> bool:

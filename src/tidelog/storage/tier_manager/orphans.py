@@ -27,6 +27,7 @@ from tidelog.errors import (
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.open_files import typed_failures, walk_file
+from tidelog.storage.text_files import write_partition_metadata
 from tidelog.storage.tier.manifest import Manifest, TierSegment, missing_span
 from tidelog.storage.tier.tier_files import check_tier_url, record_path
 from tidelog.storage.tier.tier_record import (
@@ -218,6 +219,8 @@ def restore(
 ) -> TierRecord:
     """Rebuild a partition's record from the manifest in the store, before the log is opened.
 
+    If the partition's directory is missing, it is created.
+
     Call this function as `LogDirOptions.prepare`: after a hard stop, opening a directory opens
     every partition, before any other function could restore the record.
 
@@ -262,7 +265,8 @@ def restore(
     directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
     with typed_failures(directory, "restore tier"):
         _check_record(log_dir, directory, manifest, f"{store_url}/{folder}")
-        bases = _local_bases(log_dir, directory, manifest)
+        exists = log_dir.env.files.exists(directory)
+        bases = _local_bases(log_dir, directory, manifest) if exists else []
         for base in bases:
             _check_local(log_dir, tier, manifest, directory, base)
     record = TierRecord(
@@ -273,6 +277,10 @@ def restore(
         log_start_offset=manifest.log_start_offset,
     )
     with typed_failures(directory, "restore tier"):
+        if not exists:
+            log_dir.env.files.make_dirs(directory)
+            write_partition_metadata(log_dir.env.files, directory, info.topic_id)
+            log_dir.env.files.sync_dir(log_dir.path)
         write_record(log_dir.env.files, directory, record)
     return record
 
@@ -331,7 +339,8 @@ def _check_local(
             f"{path}: from offset {offset} on it has other records than the store"
             f" ({tier.store.url}/{tier.key(row.key(files.LOG_SUFFIX))}). To use the store's"
             " records, move the file out of the directory and restore again; to keep the local"
-            " records, run `tidelog tier TOPIC --take-over --drop-theirs` instead"
+            f" records, run `tidelog tier {manifest.topic}:{manifest.partition} --take-over"
+            " --drop-theirs` instead"
         )
 
 
