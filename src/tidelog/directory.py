@@ -19,7 +19,7 @@ from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_settings
 from tidelog.display import Topics
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest, TidelogError, TopicExists
+from tidelog.errors import InvalidRequest, RefusedRecords, TidelogError, TopicExists
 from tidelog.front_door import FrontDoor
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
@@ -284,8 +284,9 @@ class Directory(FrontDoor):
 
         A record's partition is chosen as by Kafka's Java client, by murmur2 of the key. Records
         without a key go to one partition, chosen at random for each call. If a rule of the topic
-        refuses a record, no record of the call is appended. If the disk fails, the call's records
-        may have been appended to some of the partitions; a note of the error states how many.
+        refuses a record, no record of the call is appended; the error's `record_errors` count the
+        records of the call. If the disk fails, the call's records may have been appended to some of
+        the partitions; a note of the error states how many.
 
         Args:
             topic: Name of the topic.
@@ -304,7 +305,11 @@ class Directory(FrontDoor):
         pending = []
         for number, group in groups.items():
             log = self._log_dir.log(topic, number)
-            append = log.prepare(group, codec=chosen, batch_bytes=batch_bytes)
+            indexes, of_partition = zip(*group, strict=True) if group else ((), ())
+            try:
+                append = log.prepare(of_partition, codec=chosen, batch_bytes=batch_bytes)
+            except RefusedRecords as error:
+                raise error.renumbered(indexes.__getitem__) from error
             pending.append((number, log, append))
         results: dict[int, AppendResult] = {}
         try:
@@ -356,7 +361,10 @@ class Directory(FrontDoor):
             topic,
             records,
             source=source,
-            group=lambda rows: self._by_partition(topic, rows, partition),
+            group=lambda rows: {
+                number: [record for _, record in group]
+                for number, group in self._by_partition(topic, rows, partition).items()
+            },
             codec=codec_of(codec),
             batch_bytes=batch_bytes,
         )
@@ -420,14 +428,15 @@ class Directory(FrontDoor):
 
     def _by_partition(
         self, topic: str, records: Iterable[NewRecord], partition: int | None
-    ) -> dict[int, list[NewRecord]]:
+    ) -> dict[int, list[tuple[int, NewRecord]]]:
+        """Return each partition's records, with their indexes in the call."""
         if partition is not None:
-            return {partition: list(records)}
+            return {partition: list(enumerate(records))}
         partitioner = self._partitioner(topic)
         partitioner.switch()
-        groups: dict[int, list[NewRecord]] = {}
-        for record in records:
-            groups.setdefault(partitioner.choose(record.key), []).append(record)
+        groups: dict[int, list[tuple[int, NewRecord]]] = {}
+        for entry in enumerate(records):
+            groups.setdefault(partitioner.choose(entry[1].key), []).append(entry)
         return groups
 
     def _partitioner(self, topic: str) -> Partitioner:

@@ -16,7 +16,7 @@ Each exception has its details as fields, Kafka's error code, and a line of text
 The codes are Kafka's error codes; the code is None if Kafka's protocol has no such error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from errno import ENOENT
 from typing import ClassVar, Final, Self, TypeVar
 
@@ -182,7 +182,11 @@ class InvalidTime(InvalidRequest, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """Refused record: the record's index in the batch, from 0, and the broken rule."""
+    """Refused record: its index, from 0, and the broken rule.
+
+    The index counts the records of the batch. If the caller passed records instead of a batch, it
+    counts the records of the call.
+    """
 
     index: int
     reason: str
@@ -198,6 +202,15 @@ class RefusedRecords(RequestError):
     def __init__(self, reason: str, *, record_errors: tuple[RecordError, ...] = ()) -> None:
         self.record_errors = record_errors
         super().__init__(reason)
+
+    def renumbered(self, index_of: Callable[[int], int]) -> Self:
+        """Return the error with other indexes of the refused records, also in its text."""
+        if not self.record_errors:
+            return self
+        moved = tuple(RecordError(index_of(one.index), one.reason) for one in self.record_errors)
+        old, new = (f": record {errors[0].index}: " for errors in (self.record_errors, moved))
+        error = type(self)(str(self).replace(old, new, 1), record_errors=moved)
+        return with_times(error, *times_of(self))
 
 
 class InvalidRecord(RefusedRecords):

@@ -445,3 +445,14 @@ def test_batches_fit_into_a_segment(tmp_path: Path) -> None:
         directory.load_once("t", records, source="mine", batch_bytes=4_000_000)
         directory.append_table("t", pa.table({"value": values}), batch_bytes=4_000_000)
         assert [record.value for _, record in directory.records("t")] == values * 2
+
+
+def test_a_refused_record_is_counted_from_the_start_of_the_call(tmp_path: Path) -> None:
+    with tidelog.open(tmp_path, writable=True) as directory:
+        directory.create_topic("t", partitions=3)
+        records = [NewRecord(key=b"%d" % number, value=b"v" * 50) for number in range(40)]
+        records[29] = NewRecord(key=b"29", timestamp=10**15)
+        with pytest.raises(tidelog.RefusedRecords, match=r"t-[0-2]: record 29: ") as caught:
+            directory.append("t", records, batch_bytes=100)
+        assert [error.index for error in caught.value.record_errors] == [29]
+        assert [directory.log("t", number).log_end_offset for number in range(3)] == [0, 0, 0]

@@ -28,6 +28,7 @@ from click.core import ParameterSource
 from tidelog.arguments import Inexact, choice, choices_of, kinds_of, word_of
 from tidelog.cli import completion
 from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.errors import InvalidTime
 from tidelog.jobs.options import CLOCK, COMPRESSION, REQUIRED, Option, isolation, options_of
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import ClockName, IsolationLevel
@@ -417,6 +418,8 @@ def _answer_zone(
 ) -> str | None:
     """Callback of `--zone`: return its value, else the zone that the given times name.
 
+    Raises UsageProblem if its value is not a time zone.
+
     The zone is also stored in the context, for `answer_zone`.
 
     Return None if the given times name no zone, or several zones.
@@ -434,6 +437,13 @@ def _answer_zone(
             if one.make_metavar(context).strip("[]") in ("TIME", "RANGE")
         )
         zone = zone_of_question(text for text in times if isinstance(text, str))
+    else:
+        from tidelog.timespec import zone_of
+
+        try:
+            zone_of(zone)
+        except InvalidTime as error:
+            raise UsageProblem(f"--zone {zone}: {error.reason}") from error
     context.meta[_ZONE] = zone
     return zone
 

@@ -121,20 +121,36 @@ def read_moment(text: str, now_ms: int) -> Moment:
     other side of a range and to the output.
 
     Raises:
-        InvalidTime: The text is invalid or ambiguous.
+        InvalidTime: The text is invalid or ambiguous, or the zone is unknown.
     """
     try:
         return _read_moment(text, now_ms)
     except InvalidTime:
-        head, _, zone = text.strip().rpartition(" ")
-        try:
-            parse_zone(text, zone)
-            moment = _read_moment(head, now_ms)
-        except InvalidTime:
-            moment = None
-        if moment is None or not (moment.from_now or moment.length_ns is not None):
+        moment = _read_relative(text.strip(), now_ms)
+        if moment is None:
             raise
-        return replace(moment, zone=zone)
+    assert moment.zone is not None
+    parse_zone(text.strip(), moment.zone)
+    return moment
+
+
+def _read_relative(text: str, now_ms: int) -> Moment | None:
+    """Parse a time relative to now or a length, with a zone after it, which is not checked.
+
+    The zone is the shortest end of the text that leaves such a time; None if there is none.
+    """
+    words = text.split(" ") if len(text) <= TEXT_LIMIT else []
+    for count in range(len(words) - 1, 0, -1):
+        zone = " ".join(words[count:])
+        if not _ZONE.fullmatch(zone):
+            continue
+        try:
+            moment = _read_moment(" ".join(words[:count]), now_ms)
+        except InvalidTime:
+            continue
+        if moment.from_now or moment.length_ns is not None:
+            return replace(moment, zone=zone)
+    return None
 
 
 def _read_moment(text: str, now_ms: int) -> Moment:

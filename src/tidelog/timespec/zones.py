@@ -97,7 +97,8 @@ def parse_zone(text: str, name: str) -> tzinfo:
             raise ValueError(name)
         return ZoneInfo(name)
     except (ValueError, OSError, ZoneInfoNotFoundError):
-        raise InvalidTime(text, f"no time zone {name!r}{_nearest(name)}") from None
+        subject = "not a time zone" if text == name else f"no time zone {name!r}"
+        raise InvalidTime(text, f"{subject}{_nearest(name)}") from None
 
 
 def zone_of(zone: tzinfo | str | None) -> tzinfo | None:

@@ -195,11 +195,11 @@ _VERIFY = "`tidelog tier --verify` finds missing and damaged objects"
         (UnknownTopic("no topic 'x'"), "`tidelog topics` lists topics and partitions"),
         (CorruptBatch("bad", at=3), "`tidelog doctor` lists all damage and what to do"),
         (
-            CorruptFile("bad", path="d/x y.log"),
-            "`tidelog dump 'd/x y.log'` shows the undamaged part",
+            CorruptFile("bad", path="a b.log"),
+            "`tidelog dump 'a b.log'` shows the undamaged part",
         ),
         (
-            CorruptFile("bad", path="d/tidelog-topics.json"),
+            CorruptFile("bad", path="d/other"),
             "`tidelog doctor` lists all damage and what to do",
         ),
         (

@@ -295,6 +295,14 @@ class TestRules:
         log.append([NewRecord(key=b"", value=b"v")])
         assert log.log_end_offset == 1
 
+    def test_a_refused_record_is_counted_from_the_start_of_the_append(self) -> None:
+        _, _, log = new_log({"cleanup.policy": "compact"})
+        records = [NewRecord(key=b"k", value=b"v" * 50) for _ in range(9)]
+        records[7] = NewRecord(value=b"v")
+        with pytest.raises(InvalidRecord, match="-0: record 7: ") as caught:
+            log.append(records, batch_bytes=100)
+        assert [error.index for error in caught.value.record_errors] == [7]
+
     def test_an_append_larger_than_a_segment_is_refused(self) -> None:
         _, _, log = new_log(SMALL)
         with pytest.raises(RecordListTooLarge):

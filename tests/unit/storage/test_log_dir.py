@@ -165,10 +165,10 @@ class TestReading:
         with tidelog.open(tmp_path, writable=True) as directory:
             for number in range(3):
                 assert directory.log(TOPIC, number).log_end_offset == 0
+            lost = "the records below offset 5 are lost; restore it from a backup"
             made = "the directory of this partition was missing; an empty one was created"
             assert directory.reports == [
-                f"{tmp_path}/{TOPIC}-1: {made}; the records below offset 5 are lost;"
-                " restore it from a backup",
+                f"{tmp_path}/{TOPIC}-1: {made}; {lost}",
                 f"{tmp_path}/{TOPIC}-2: {made}",
             ]
 

@@ -27,7 +27,9 @@ Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
+from operator import add
 from typing import Final
 
 from tidelog.amounts import plural
@@ -36,6 +38,7 @@ from tidelog.errors import (
     CorruptRecord,
     InvalidRecord,
     InvalidRequest,
+    RefusedRecords,
     StreamTooLong,
 )
 from tidelog.record.batch import RecordBatch
@@ -275,7 +278,11 @@ class Validator:
         parts = []
         for batch in batches:
             part = out[batch.at : batch.at + batch.size_bytes]
-            parts.append(self._validate_batch(RecordBatch(part), part, own))
+            try:
+                parts.append(self._validate_batch(RecordBatch(part), part, own))
+            except RefusedRecords as error:
+                before = own.next_offset - context.next_offset
+                raise error.renumbered(partial(add, before)) from error
             own.next_offset = parts[-1].last_offset + 1
         data: Buffer = out
         if any(type(part.data) is bytearray for part in parts):  # at least one batch was rewritten
@@ -544,5 +551,9 @@ def check_records(
     context = AppendContext(BUILT, 0, 0, now_ms, now_ms, now_ms)
     batch_bytes = batch_bytes_for(BATCH_BYTES, config)
     codec, level = stored_codec(config, codec)
+    before = 0
     for batch in build_batches(records, codec, batch_bytes, now_ms, level=level):
-        validator.validate(batch, context)
+        try:
+            before += validator.validate(batch, context).last_offset + 1
+        except RefusedRecords as error:
+            raise error.renumbered(partial(add, before)) from error
