@@ -46,14 +46,10 @@ def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) ->
     raise AssertionError(seconds)
 
 
-# Maximum relative difference between an estimate and its `estimate_text`.
-ESTIMATE_ERROR: Final = 0.053
-
-
 def estimate_text(seconds: float) -> str:
     """Format an estimated duration with few digits: `3h10m`, `48m`, `2m`.
 
-    The text differs from the estimate by at most `ESTIMATE_ERROR` of the estimate.
+    The text differs from the estimate by at most 5.3 % of the estimate.
     """
     if seconds < 0:
         return f"-{estimate_text(-seconds)}"

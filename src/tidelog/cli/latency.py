@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
-from tidelog.amounts import ESTIMATE_ERROR, plural, verb
+from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.offsets import collapsed
@@ -438,7 +438,7 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
             surroundings, _RECORDS, cells, kind, zone=options.zone, total=measured.total.count
         )
     else:
-        output.print_rows(surroundings, *topic_table([(topic, measured.total)], kind), kind)
+        output.print_rows(surroundings, *topic_table([(topic, measured.total)]), kind)
     if measured.without:
         number, lack = plural(measured.without, "record"), verb(measured.without, "lacks", "lack")
         surroundings.note(f"{topic}: {number} {lack} one of the two times")
@@ -446,16 +446,15 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     if surroundings.is_wide:
         counted = measured.from_zone_maps
         every = plural(counted + measured.stats.rows, "record")
-        shown_error = (1 + RELATIVE_ERROR) * (1 + ESTIMATE_ERROR) - 1
         surroundings.note(
             f"{counted:,} of {every} {verb(counted, 'was', 'were')} counted from zone maps;"
-            f" percentiles are rounded to few digits, with an error of at most {shown_error:.1%}"
-            f" ({RELATIVE_ERROR:.1%} in JSON and CSV), all other numbers are exact"
+            f" percentiles have an error of at most {RELATIVE_ERROR:.1%}, all other numbers are"
+            " exact"
         )
 
 
 def topic_table(
-    totals: Iterable[tuple[str, LatencyHistogram]], kind: Format
+    totals: Iterable[tuple[str, LatencyHistogram]],
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return the columns and rows of a table with a row for each topic that has a latency.
 
@@ -467,7 +466,7 @@ def topic_table(
         [
             name,
             one.count,
-            *_percentiles(one, kind),
+            *one.percentiles(PERCENTS),
             one.max_ms,
             one.min_ms,
             clock_ahead_ms(one),
@@ -526,20 +525,10 @@ def _people_rows(
             start,
             None if end is None else end - int(start),
             one.count,
-            *_percentiles(one, Format.TABLE),
+            *one.percentiles(PERCENTS),
             one.max_ms if one.count else None,
             clock_ahead_ms(one),
         ]
-
-
-def _percentiles(one: LatencyHistogram, kind: Format) -> list[Cell]:
-    """Return the percentiles in ms; for people, as text with few digits (`capped_text`)."""
-    from tidelog.scan.latency_verdict import capped_text
-
-    return [
-        ms if kind is not Format.TABLE or ms is None else capped_text(ms, one)
-        for ms in one.percentiles(PERCENTS)
-    ]
 
 
 def _print_late(

@@ -438,7 +438,7 @@ def _answer_zone(
         )
         zone = zone_of_question(text for text in times if isinstance(text, str))
     else:
-        from tidelog.timespec import zone_of
+        from tidelog.timespec.zones import zone_of
 
         try:
             zone_of(zone)

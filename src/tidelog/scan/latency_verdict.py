@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import ceil
 
-from tidelog.amounts import ESTIMATE_ERROR, duration_text, estimate_text, plural, share_text, verb
+from tidelog.amounts import duration_text, estimate_text, plural, share_text, verb
 from tidelog.scan.latency import TopicLateness
 from tidelog.storage.clocks.latency import LOST_SHARES, LatencyHistogram
 from tidelog.timespec import time_text
@@ -29,8 +29,8 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
     assert most is not None
     longest = duration_text(max(total.max_ms, 0) / 1000)
     return (
-        f"{name}: half of the {total.count:,} records were appended {percentile_text(half, total)},"
-        f" 99% {percentile_text(most, total)}, all within {longest} of their create time{early}"
+        f"{name}: half of the {total.count:,} records were appended {percentile_text(half)},"
+        f" 99% {percentile_text(most)}, all within {longest} of their create time{early}"
     )
 
 
@@ -58,7 +58,7 @@ def worst_line(
     if hours > 1:
         end = time_text(hour_ms + step_ms, zone)
         when = f"{hours} hours with the largest P99 are {start} to {end} ({in_zone})"
-    latency = f"{capped_text(ms, histogram)}, {plural(histogram.count, 'record')}"
+    latency = f"{duration_text(ms / 1000)}, {plural(histogram.count, 'record')}"
     return f"{name}: the {when}: {latency}"
 
 
@@ -68,15 +68,9 @@ def severity(histogram: LatencyHistogram) -> tuple[int, int]:
     return -INT64_MAX if ms is None else ms, histogram.count
 
 
-def percentile_text(ms: int, total: LatencyHistogram) -> str:
+def percentile_text(ms: int) -> str:
     """Return a percentile in words."""
-    return "at or before their create time" if ms <= 0 else f"within {capped_text(ms, total)}"
-
-
-def capped_text(ms: int, total: LatencyHistogram) -> str:
-    """Return an estimated percentile with few digits, but never more than the largest latency."""
-    is_near = ms > 0 and ms * (1 + ESTIMATE_ERROR) >= total.max_ms
-    return duration_text(total.max_ms / 1000) if is_near else estimate_text(ms / 1000)
+    return "at or before their create time" if ms <= 0 else f"within {duration_text(ms / 1000)}"
 
 
 def clock_ahead_ms(histogram: LatencyHistogram) -> int | None:

@@ -3,6 +3,8 @@
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
+from tidelog.amounts import duration_text
+
 HOUR = 3_600_000
 ZURICH = ("--zone", "Europe/Zurich")
 HOUR_START = NOW - NOW % HOUR
@@ -249,6 +251,17 @@ class TestLatency:
         assert lines[0].startswith("flights: half of the 6 records were appended within")
         assert [line.split()[0] for line in lines[2:]] == ["TOPIC", "flights"]
         assert lines[3].split() == ["flights", "6", "10ms", "1h", "1h", "1h", "1h", "7ms"]
+
+    def test_tables_and_json_have_the_same_percentiles(self, flights: Cli) -> None:
+        late_ms = [7_901_000] * 60 + [9_903_000] * 39 + [77_700_000]
+        flights.append(*[at(flights.clock.now_ms() - ms) for ms in late_ms])
+        (row,) = flights.ok("latency", "flights", "--show", "topics", "-o", "json").objects
+        names = ("p50_ms", "p90_ms", "p99_ms", "p999_ms")
+        shown = [duration_text(int(f"{row[name]}") / 1000) for name in names]
+        table = flights.ok("latency", "flights", "--wide")
+        assert table.lines[-1].split()[2:6] == shown
+        assert f"99% within {shown[2]}" in table.lines[0]
+        assert "percentiles have an error of at most 1.6%" in table.err
 
     def test_hours_are_shown_on_demand(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights", "--show", "hours").lines

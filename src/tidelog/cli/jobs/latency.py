@@ -188,7 +188,7 @@ def people_table(
     if show is LatencyShow.WATERMARKS:
         return delay_table({name: topic.late for name, topic in result.topics.items()})
     columns, rows = topic_table(
-        ((name, topic.by_append.total()) for name, topic in result.topics.items()), Format.TABLE
+        (name, topic.by_append.total()) for name, topic in result.topics.items()
     )
     late = {name: topic.late for name, topic in result.topics.items()}
     return (
