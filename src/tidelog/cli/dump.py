@@ -745,11 +745,6 @@ def _kind(path: str) -> str | None:
     return suffix if suffix == files.LOG_SUFFIX or suffix in _KINDS else None
 
 
-def is_log_file(path: str) -> bool:
-    """Whether `tidelog dump` can read files with this name."""
-    return _kind(path) is not None
-
-
 def _base_offset_of(path: str) -> int:
     parsed = files.parse_file_name(posixpath.basename(path))
     return 0 if parsed is None else parsed[0]

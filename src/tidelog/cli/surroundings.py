@@ -174,13 +174,10 @@ def _next_step(error: TidelogError, options: Collection[str]) -> str:
 
 
 def _dump_step(error: TidelogError) -> str:
-    """Return the hint for a damaged file that `tidelog dump` can read; empty for other errors."""
-    from tidelog.cli.dump import is_log_file
-
-    path = getattr(error, "path", None)
-    if not isinstance(error, CorruptData) or path is None or not is_log_file(path):
+    """Return the hint for damage in a file whose path is known; empty for other errors."""
+    if not isinstance(error, CorruptData) or error.path is None:
         return ""
-    return f"`tidelog dump {shlex.quote(path)}` shows the undamaged part"
+    return f"`tidelog dump {shlex.quote(error.path)}` shows the undamaged part"
 
 
 def _step_for_object(error: TidelogError) -> str:

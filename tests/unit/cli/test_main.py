@@ -199,10 +199,6 @@ _VERIFY = "`tidelog tier --verify` finds missing and damaged objects"
             "`tidelog dump 'a b.log'` shows the undamaged part",
         ),
         (
-            CorruptFile("bad", path="d/other"),
-            "`tidelog doctor` lists all damage and what to do",
-        ),
-        (
             StorageFailure("f", "sync", "EIO"),
             "check the disk: space, permissions, the system's log",
         ),
