@@ -309,7 +309,7 @@ class Directory(FrontDoor):
             try:
                 append = log.prepare(of_partition, codec=chosen, batch_bytes=batch_bytes)
             except RefusedRecords as error:
-                raise error.renumbered(indexes.__getitem__) from error
+                raise error.renumbered(indexes.__getitem__) from None
             pending.append((number, log, append))
         results: dict[int, AppendResult] = {}
         try:

@@ -420,8 +420,8 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
     committed = "that committed offsets of flights"
     groups = f"consumer groups {committed}"
     assert cli.ok(*deletion).err.splitlines()[-1] == (
-        "note: not checked whether consumer groups have read these records, because this directory"
-        " has no committed offsets; --bootstrap HOST:PORT checks the groups of a cluster"
+        f"note: no consumer group has committed offsets in {cli.data};"
+        " --bootstrap HOST:PORT checks the groups of a cluster"
     )
 
     with tidelog.broker(str(cli.data), settings={"log.initial.task.delay.ms": "3600000"}) as own:

@@ -455,4 +455,8 @@ def test_a_refused_record_is_counted_from_the_start_of_the_call(tmp_path: Path) 
         with pytest.raises(tidelog.RefusedRecords, match=r"t-[0-2]: record 29: ") as caught:
             directory.append("t", records, batch_bytes=100)
         assert [error.index for error in caught.value.record_errors] == [29]
+        large = NewRecord(value=b"v" * 2_000_000)
+        with pytest.raises(tidelog.MessageTooLarge) as too_large:
+            directory.append("t", [large])
+        assert too_large.value.__cause__ is None
         assert [directory.log("t", number).log_end_offset for number in range(3)] == [0, 0, 0]

@@ -357,11 +357,11 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
     near = _near(name, getattr(error, "possibilities", None) or ())
     command = "tidelog" if error.ctx is None else error.ctx.command_path
     options = set() if error.ctx is None else option_names(error.ctx.command)
-    if OTHER_OPTIONS.get(name) in options:
+    if OTHER_OPTIONS.get(name, "").split(" ")[0] in options:
         near = [OTHER_OPTIONS[name]]
     said = error.message if hasattr(error, "possibilities") else error.format_message()
     text = " ".join(said.split()).rstrip(".")
-    if hint := consent_hint(command, options, name):
+    if hint := consent_hint(command, options, name) or _group_hint(error, command, name):
         return text, hint
     if name in ("-b", "--bootstrap") and "--data" in options:
         return text, f"`{command}` needs a directory of topics, not a broker: give --data DIR"
@@ -374,6 +374,16 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
         return text, hint
     suggestion = f"did you mean {' or '.join(near)}? " if near else ""
     return text, f"{suggestion}`{command} --help` shows the options"
+
+
+def _group_hint(error: click.UsageError, command: str, option: str) -> str:
+    """Return the hint for an option that is given to a group without a command, or ""."""
+    if not option or error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return ""
+    if error.ctx.parent is None:
+        return ""
+    names = error.ctx.command.list_commands(error.ctx)
+    return f"options follow a command: `{command} {'|'.join(names)}`"
 
 
 def _extra_hint(error: click.UsageError, command: str, options: Collection[str]) -> str:

@@ -68,7 +68,13 @@ _OTHER_SUBCOMMANDS: Final = {
 _REMOVALS: Final = ("delete", "remove")
 
 # Maps the name of an option in other tools to its name in tidelog.
-OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--match"}
+OTHER_OPTIONS: Final = {
+    "--last": "--tail",
+    "--head": "--limit",
+    "--where": "--match",
+    "--json": "--format json",
+    "--csv": "--format csv",
+}
 
 # Options of other commands and tools. With an option of `_ACTING`, a command makes its changes.
 # With an option of `_SHOWING`, it only shows the changes.

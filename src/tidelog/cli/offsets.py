@@ -38,7 +38,6 @@ from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.jobs.options import isolation
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage.files import log_file_name
 from tidelog.timespec import TIME_HELP
 from tidelog.timespec.calendar import CalendarUnit
 from tidelog.types import (
@@ -134,7 +133,7 @@ def _print_matches(
         output.detail("topic"),
         output.number("partition", "offset"),
         output.titled(**{f"{options.clock}_time": output.time("time")}),
-        output.minor(output.number("leader_epoch")),
+        output.detail(output.number("leader_epoch")),
     )
     missing = sum(match.hit is None for match in matches.values())
     if missing:
@@ -142,8 +141,8 @@ def _print_matches(
         verdict = f"{partitions} {verb(missing, 'has', 'have')} no record at or after {options.at}"
         output.print_verdict(surroundings, verdict, options.kind)
     rows = [_row(name, match.hit) for name, match in matches.items()]
-    if options.kind is Format.TABLE and options.place.access is None:
-        columns += output.minor("segment_file")
+    if options.kind is Format.TABLE and surroundings.is_wide and options.place.access is None:
+        columns += output.columns("segment_file")
         for name, row in zip(matches, rows, strict=True):
             row.append(_segment_file(cast("Directory", directory), name, row[2]))
     # One number for each partition: how many records before the result have no known append time.
@@ -170,7 +169,7 @@ def _print_matches(
 
 
 def _segment_file(directory: "Directory", name: TopicPartition, offset: Cell) -> str | None:
-    """Return the name of the log file that contains an offset; `in the tier` for a tiered segment.
+    """Return the path of the log file that contains an offset; `in the tier` for a tiered segment.
 
     Return None for the log end offset, and if there is no offset.
     """
@@ -178,7 +177,7 @@ def _segment_file(directory: "Directory", name: TopicPartition, offset: Cell) ->
     segment = log.segment_of(offset) if isinstance(offset, int) else None
     if segment is None:
         return None
-    return "in the tier" if segment.is_tiered else log_file_name(segment.base_offset)
+    return "in the tier" if segment.is_tiered else segment.log_path
 
 
 def _matches(
@@ -408,8 +407,8 @@ def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Co
         output.detail("topic"),
         output.number("partition"),
         output.count("records"),
-        output.titled(**{f"without_{options.clock}_time": output.count("without_time")}),
         output.detail(
+            output.titled(**{f"without_{options.clock}_time": output.count("without_time")}),
             "clock",
             output.count("from_zone_maps"),
             output.size("log_bytes_read", "sidecar_bytes_read"),

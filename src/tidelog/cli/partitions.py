@@ -104,7 +104,8 @@ class DeleteRecordsOptions:
 
 
 _COLUMNS: Final = output.columns(
-    output.number("partition", "start", "new_start", "end", "offsets_deleted"),
+    output.number("partition", "start", "new_start", "end"),
+    output.count("offsets_deleted"),
     output.minor(output.count("records_deleted")),
     output.detail("unread_by_group"),
 )
@@ -329,8 +330,8 @@ def _groups_note(
         return f"not checked whether consumer groups have read these records: {error}", None
     if read is None:
         note = (
-            "not checked whether consumer groups have read these records, because this directory"
-            " has no committed offsets; --bootstrap HOST:PORT checks the groups of a cluster"
+            f"no consumer group has committed offsets in {cast('Directory', directory).path};"
+            " --bootstrap HOST:PORT checks the groups of a cluster"
         )
         return note, None
     if not read:

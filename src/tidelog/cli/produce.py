@@ -308,10 +308,16 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
             directory.flush()
         except InvalidInput as error:
             before = tally.records or tally.committed
-            remark = f"{plural(before, 'row')} before it {verb(before, 'was', 'were')}"
-            raise with_times(
-                InvalidInput(f"{error}; {remark} appended"), *times_of(error)
-            ) from error
+            remark = "nothing was appended"
+            if before:
+                remark = f"{plural(before, 'row')} before it {verb(before, 'was', 'were')} appended"
+            if before and options.once is None:
+                again = verb(before, "is", "are")
+                remark += (
+                    f", and {again} appended again if the command is repeated; --check finds"
+                    " invalid rows before anything is appended"
+                )
+            raise with_times(InvalidInput(f"{error}; {remark}"), *times_of(error)) from error
 
 
 def _note_old(

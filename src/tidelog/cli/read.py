@@ -99,7 +99,8 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
         refuse_typed(("isolation",), "--table reads only committed records; leave --isolation out")
         keyed.read_table(surroundings, options)
         return ExitCode.OK
-    refuse_typed(("at", "inexact"), "applies only with --table")
+    refuse_typed(("at",), "applies only with --table; --from TIME reads records from a time on")
+    refuse_typed(("inexact",), "applies only with --table")
     _refuse_contradictions(options)
     if options.kind.is_columns:
         refuse_terminal(surroundings, options.kind)
@@ -338,14 +339,20 @@ class _Reading:
         """
         options, bounds = self._options, self._reads.bounds()
         target = options.topic if options.number is None else f"{options.topic}:{options.number}"
-        bounded = (options.start, options.end, options.during, options.offset) != (None,) * 4
+        is_timed = (options.start, options.end, options.during) != (None,) * 3
+        bounded = is_timed or options.offset is not None
         named = {"--key": options.key, "--contains": options.contains}
         conditions = [f"{name} {text}" for name, text in named.items() if text is not None]
         conditions += (f"--match {text}" for text in options.match)
         if all(first >= end for first, end in bounds.values()):
             self._surroundings.say(f"0 records; {target} is empty")
+            if options.place.access is None and any(end for _, end in bounds.values()):
+                self._surroundings.hint(f"`tidelog why {target}` shows why its records are gone")
         elif conditions and not bounded:
             self._surroundings.say(f"0 records of {target} match {' and '.join(conditions)}")
+        elif options.offset is not None and len(bounds) == 1 and not conditions and not is_timed:
+            ((first, end),) = bounds.values()
+            self._surroundings.say(f"0 records; {target} has offsets {first} to {end - 1}")
         else:
             self._surroundings.say(f"0 records; {self._newest(target)}")
         if options.offset is not None and "-" in options.offset and conditions:

@@ -374,7 +374,10 @@ def _print_segments(
         rows.append(row)
     output.print_rows(surroundings, columns, rows, Format.TABLE, zone=zone)
     if rows:
-        surroundings.hint("`tidelog why TOPIC:P` or --show details explains each segment")
+        first = segments[0][0]
+        surroundings.hint(
+            f"`tidelog why {first.topic}:{first.partition}` or --show details explains each segment"
+        )
 
 
 def _forever(config: TopicConfig, *, is_age_known: bool) -> str:

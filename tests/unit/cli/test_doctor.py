@@ -47,7 +47,7 @@ def test_a_valid_directory_has_no_findings(flights: Cli, partition: Path) -> Non
     assert result.code == 0
     assert result.lines == [f"{flights.data} is sound: 2 topics, 2 partitions, 450 B"]
     one = flights.run("doctor", "flights:0")
-    assert one.lines == [f"{flights.data} is sound: 1 topic, 1 partition, 450 B"]
+    assert one.lines == [f"flights:0 in {flights.data} is sound: 1 topic, 1 partition, 450 B"]
     assert contents(flights.data) == before
 
 
@@ -115,7 +115,7 @@ def test_repair_rebuilds_derived_files(flights: Cli, partition: Path) -> None:
     (partition / f"{9:020d}.index").write_bytes(b"")  # an index without a log
     result = flights.run("doctor", "-o", "json")
     assert result.code == 1
-    assert "; --repair rebuilds 4 files" in result.err
+    assert f"; `tidelog doctor --data {flights.data} --repair` rebuilds 4 files" in result.err
     assert {row["state"] for row in result.objects} == {"open"}
     result = flights.run("doctor", "--repair", "-o", "json")
     assert result.code == 0

@@ -67,6 +67,8 @@ def test_no_arguments_show_all_commands(capsys: pytest.CaptureFixture[str]) -> N
         (("topics", "--format", "xml"), "`tidelog topics --help`"),
         (("topics", "--no-such"), "No such option"),
         (("read", "t", "--last", "5"), "hint: did you mean --tail? `tidelog read --help`"),
+        (("latency", "t", "--json"), "hint: did you mean --format json?"),
+        (("groups", "-b", "h:1"), "hint: options follow a command: `tidelog groups delete|"),
         (("topics", "--formt", "csv"), "hint: did you mean --format? `tidelog topics --help`"),
         (("read", "t", "--kye", "5"), "hint: did you mean --key? `tidelog read --help`"),
         (("read", "t", "--lim", "5"), "hint: did you mean --limit? `tidelog read --help`"),
@@ -438,3 +440,18 @@ def test_error_lines_have_no_control_characters(capsys: pytest.CaptureFixture[st
     told = capsys.readouterr().err
     assert "/not/\\x1b]0;title\\x07\\x1b[31m\\u202ethere" in told
     assert told.strip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--at", "now"), "--at: applies only with --table; --from TIME reads records from a time"),
+        (("--zone", "Berlin"), "--zone Berlin: not a time zone; did you mean Europe/Berlin?"),
+    ],
+)
+def test_a_wrong_option_of_read_has_advice(
+    flights: Cli, options: tuple[str, ...], text: str
+) -> None:
+    result = flights.run("read", "flights", *options)
+    assert result.code == ExitCode.USAGE
+    assert result.err.startswith(f"error: {text}")

@@ -179,13 +179,13 @@ class TestCount:
     def test_the_output_has_the_result_first_and_the_sum_last(self, topic: Cli) -> None:
         assert topic.ok("count", "flights").lines == [
             "flights has 6 records, in 2 partitions",
-            "PARTITION  RECORDS  WITHOUT RECORD TIME",
-            "        0        6                    0",
-            "        1        0                    0",
-            "    total        6                    0",
+            "PARTITION  RECORDS",
+            "        0        6",
+            "        1        0",
+            "    total        6",
         ]
-        by_append = topic.ok("count", "flights", "--clock", "append").lines
-        assert by_append[1] == "PARTITION  RECORDS  WITHOUT APPEND TIME"
+        by_append = topic.ok("count", "flights", "--clock", "append", "--wide").lines
+        assert "WITHOUT APPEND TIME" in by_append[1]
 
     def test_one_partition_is_one_sentence(self, topic: Cli) -> None:
         assert topic.ok("count", "flights:0").lines == ["flights:0 has 6 records"]

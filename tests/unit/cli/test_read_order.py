@@ -266,6 +266,12 @@ def test_a_narrow_table_keeps_the_time_of_its_clock(hours: Cli, clock: str, hidd
 def test_an_empty_topic_is_called_empty(flights: Cli) -> None:
     assert flights.ok("read", "flights").err == "0 records; flights is empty\n"
     assert flights.ok("read", "flights", "--tail", "3").err.endswith("flights is empty\n")
+    flights.append(at(NOW), at(NOW))
+    asked = flights.ok("read", "flights:0", "--offset", "5..").err
+    assert asked == "0 records; flights:0 has offsets 0 to 1\n"
+    flights.ok("delete-records", "flights", "--before", "now", "--yes")
+    gone = f"hint: `tidelog why flights --data {flights.data}` shows why its records are gone"
+    assert flights.ok("read", "flights").err.splitlines()[-1] == gone
 
 
 def test_tail_with_follow_continues_with_new_records(hours: Cli) -> None:

@@ -169,11 +169,12 @@ class TestCheck:
     def test_damaged(self) -> None:
         found = [finding("a"), finding("b"), finding("c", Severity.WARNING, repairable=False)]
         assert check_verdict(self.MANY, found, found) == (
-            "data is damaged: 2 errors, 1 warning in 2 topics, 6 partitions, 126 MB; --repair"
-            " rebuilds 2 files"
+            "data is damaged: 2 errors, 1 warning in 2 topics, 6 partitions, 126 MB; `tidelog"
+            " doctor --data data --repair` rebuilds 2 files"
         )
         assert check_verdict(self.ONE, found[:1], found[:1]) == (
-            "data is damaged: 1 error in 1 topic, 1 partition, 126 MB; --repair rebuilds 1 file"
+            "data is damaged: 1 error in 1 topic, 1 partition, 126 MB; `tidelog doctor --data data"
+            " --repair` rebuilds 1 file"
         )
 
     def test_damage_without_a_repair(self) -> None:

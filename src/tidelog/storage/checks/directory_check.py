@@ -6,6 +6,7 @@ note, and `unseen` is empty.
 """
 
 import posixpath
+import shlex
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -172,6 +173,11 @@ class Selection:
 
     topic: str | None = None
     partition: int | None = None
+
+    def __str__(self) -> str:
+        """Return the topic or partition as commands name it, such as `flights:0`."""
+        number = "" if self.partition is None else f":{self.partition}"
+        return f"{self.topic or 'all topics'}{number}"
 
     def takes(self, name: TopicPartition) -> bool:
         """Return whether a partition is selected."""
@@ -461,19 +467,23 @@ def check_verdict(
     """
     topics = {name.topic for name in check.partitions}
     size = bytes_text(check.log_bytes())
+    what = f"{check.selection} in {check.path}" if check.selection.topic else check.path
     whole = f"{plural(len(topics), 'topic')}, {plural(len(check.partitions), 'partition')}, {size}"
     repaired = len({f.path for f in findings if f.repairable} - {f.path for f in open_findings})
     mended = f"; {plural(repaired, 'file')} repaired" if repaired else ""
     counts = Counter(finding.severity for finding in open_findings)
     if check.unseen:
         unread = f"{plural(len(check.unseen), 'partition')} could not be read completely"
-        return f"{check.path}: {unread}; in the other files: {_counted(counts)} ({whole})"
+        return f"{what}: {unread}; in the other files: {_counted(counts)} ({whole})"
     if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
-        return f"{check.path} is sound: {whole}{mended}"
+        return f"{what} is sound: {whole}{mended}"
     repairable = len({finding.path for finding in open_findings if finding.repairable})
-    rest = f"can't fix {'the rest' if repaired else 'this damage'}"
-    hint = f"rebuilds {plural(repairable, 'file')}" if repairable else rest
-    return f"{check.path} is damaged: {_counted(counts)} in {whole}{mended}; --repair {hint}"
+    hint = f"--repair can't fix {'the rest' if repaired else 'this damage'}"
+    if repairable:
+        target = f"{check.selection} " if check.selection.topic else ""
+        command = f"`tidelog doctor {target}--data {shlex.quote(check.path)} --repair`"
+        hint = f"{command} rebuilds {plural(repairable, 'file')}"
+    return f"{what} is damaged: {_counted(counts)} in {whole}{mended}; {hint}"
 
 
 def _counted(counts: Counter[Severity]) -> str:

@@ -282,7 +282,7 @@ class Validator:
                 parts.append(self._validate_batch(RecordBatch(part), part, own))
             except RefusedRecords as error:
                 before = own.next_offset - context.next_offset
-                raise error.renumbered(partial(add, before)) from error
+                raise error.renumbered(partial(add, before)) from None
             own.next_offset = parts[-1].last_offset + 1
         data: Buffer = out
         if any(type(part.data) is bytearray for part in parts):  # at least one batch was rewritten
@@ -556,4 +556,4 @@ def check_records(
         try:
             before += validator.validate(batch, context).last_offset + 1
         except RefusedRecords as error:
-            raise error.renumbered(partial(add, before)) from error
+            raise error.renumbered(partial(add, before)) from None

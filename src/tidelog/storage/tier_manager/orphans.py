@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from tidelog.env import File
 from tidelog.errors import (
@@ -219,10 +220,9 @@ def restore(
 ) -> TierRecord:
     """Rebuild a partition's record from the manifest in the store, before the log is opened.
 
-    If the partition's directory is missing, it is created.
-
     Call this function as `LogDirOptions.prepare`: after a hard stop, opening a directory opens
-    every partition, before any other function could restore the record.
+    every partition, before any other function could restore the record. A missing directory of the
+    partition is created.
 
     The newest local files are kept, back to the first gap between two files. Older local files may
     have gaps between them if the manifest also has these files. Such files are copies, which are
@@ -278,11 +278,16 @@ def restore(
     )
     with typed_failures(directory, "restore tier"):
         if not exists:
-            log_dir.env.files.make_dirs(directory)
-            write_partition_metadata(log_dir.env.files, directory, info.topic_id)
-            log_dir.env.files.sync_dir(log_dir.path)
+            _make_directory(log_dir, directory, info.topic_id)
         write_record(log_dir.env.files, directory, record)
     return record
+
+
+def _make_directory(log_dir: "DirectoryAccess", directory: str, topic_id: UUID) -> None:
+    """Create a partition's directory, durably; raises OSError."""
+    log_dir.env.files.make_dirs(directory)
+    write_partition_metadata(log_dir.env.files, directory, topic_id)
+    log_dir.env.files.sync_dir(log_dir.path)
 
 
 def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest) -> list[int]:
