@@ -269,6 +269,7 @@ def test_an_empty_topic_is_called_empty(flights: Cli) -> None:
     flights.append(at(NOW), at(NOW))
     asked = flights.ok("read", "flights:0", "--offset", "5..").err
     assert asked == "0 records; flights:0 has offsets 0 to 1\n"
+    flights.clock.advance(1)
     flights.ok("delete-records", "flights", "--before", "now", "--yes")
     gone = f"hint: `tidelog why flights --data {flights.data}` shows why its records are gone"
     assert flights.ok("read", "flights").err.splitlines()[-1] == gone
