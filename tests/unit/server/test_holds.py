@@ -2,9 +2,25 @@
 
 import asyncio
 
+import pytest
 from tests.unit.server.loops import turns
+from tests.worlds.brokers.running import node_fixture
 
+from tidelog.protocol.messages import DELETE_RECORDS
+from tidelog.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tidelog.server.api import topic_changes
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ClientInfo, Node
+from tidelog.server.api.topics import delete_records
+from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.partitions import Holds
+from tidelog.types import NewRecord
+
+node = node_fixture()
 
 
 def test_appends_wait_and_continue() -> None:
@@ -61,3 +77,35 @@ def test_a_hold_ends_if_its_block_fails() -> None:
         assert not holds
 
     asyncio.run(life())
+
+
+def test_a_deletion_of_records_waits_for_a_change_that_begins_between_two_partitions(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = [DeleteRecordsPartition(partition_index=number, offset=1) for number in (0, 1)]
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name="t", partitions=named)], timeout_ms=1000
+    )
+
+    async def story() -> tuple[list[int], list[int]]:
+        await topic_changes.create(node, "t", 2)
+        partitions = [node.partitions.get("t", number) for number in (0, 1)]
+        for partition in partitions:
+            partition.log.append([NewRecord(value=b"v")])
+            partition.advance()
+        hold = node.partitions.holds.hold(["t"], stops_appends=True)
+
+        async def flushed(_: Partition) -> None:
+            monkeypatch.undo()
+            await hold.__aenter__()
+
+        monkeypatch.setattr(Partition, "flushed", flushed)
+        context = RequestContext(node, DELETE_RECORDS, 2, "test", ClientInfo(1, "test"))
+        deletion = asyncio.ensure_future(delete_records(context, request))
+        await turns(5)
+        during = [partition.log.log_start_offset for partition in partitions]
+        await hold.__aexit__(None, None, None)
+        response = await deletion
+        return during, [each.low_watermark for each in response.topics[0].partitions]
+
+    assert asyncio.run(story()) == ([1, 0], [1, 1])

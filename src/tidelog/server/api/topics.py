@@ -457,9 +457,12 @@ async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsRes
     partitions, named = node.partitions, _named_once(request)
     names = [(topic, number) for topic, rows in named.items() for number in rows]
     await partitions.open_beside(partitions.unopened(names), node.work)
-    await partitions.holds.wait(named)
     for topic, rows in named.items():
-        results = [await _delete_until(node, topic, row) for row in rows.values()]
+        results = []
+        for row in rows.values():
+            # a change of the topic's segments may begin while the previous partition is synced
+            await partitions.holds.wait([topic])
+            results.append(await _delete_until(node, topic, row))
         topics.append(DeleteRecordsTopicResult(name=topic, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
