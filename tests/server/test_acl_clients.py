@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyPlace
 from kafka.errors import TopicAuthorizationFailedError
+from tests.contracts.broker_commands import Shell
 from tests.server.test_acls import BATCH, PASSWORD, login
 from tests.worlds.brokers.logins import SASL, place
 from tests.worlds.brokers.running import broker_fixture
@@ -233,3 +234,19 @@ def test_a_denied_group_is_an_error_of_the_cluster(broker: Broker) -> None:
         with pytest.raises(ClusterFailure) as refused:
             read()
     assert refused.value.error_code == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def test_a_user_who_may_only_write_can_produce(broker: Broker, tmp_path: Path) -> None:
+    settings = tmp_path / "client.properties"
+    settings.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f"sasl.username=writer\nsasl.password={PASSWORD}\n"
+    )
+    shell = Shell(broker.bootstrap_servers)
+    config = ("--command-config", str(settings))
+    for options in ((), ("--check",)):
+        code, _, err = shell.run("produce", "flights", *config, *options, stdin=b"one\ntwo\n")
+        assert code == 0, err
+    code, _, err = shell.run("produce", "secret", *config, stdin=b"one\n")
+    assert code == 1
+    assert "has no topic secret" in err

@@ -44,6 +44,7 @@ from tidelog.config import CLEANUP_DELETE, CompressionType, RetentionClock, Topi
 from tidelog.env import Clock
 from tidelog.errors import (
     InvalidTimestamp,
+    NotAuthorized,
     RefusedRecords,
     StorageFailure,
     TidelogError,
@@ -274,12 +275,12 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
         _open_target(surroundings, options) as directory,
         _open_source(surroundings, options) as source,
     ):
-        # the error for an unknown topic lists the existing topics
-        config = directory.topic(options.topic).config
+        config = _config_of(directory, options.topic)
         tally.oldest_ms = _oldest_ms(surroundings, config)
-        if options.place.access is not None and config is not None:
+        if options.place.access is not None:
             # unlike Kafka's Java client, the client library does not split a refused batch
-            tally.batch_bytes = min(config.max_message_bytes, _BROKER_BATCH_BYTES)
+            limit = _BROKER_BATCH_BYTES if config is None else config.max_message_bytes
+            tally.batch_bytes = min(limit, _BROKER_BATCH_BYTES)
         tally.is_limit_known = options.place.access is not None or cast(
             "Directory", directory
         ).log_dir.knows_age_limit(options.topic)
@@ -318,6 +319,18 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
                     " invalid rows before anything is appended"
                 )
             raise with_times(InvalidInput(f"{error}; {remark}"), *times_of(error)) from error
+
+
+def _config_of(directory: "Directory | RemoteDirectory", topic: str) -> TopicConfig | None:
+    """Return a topic's settings; None if they can't be read, as by a user who may only write.
+
+    Raises:
+        UnknownTopic: The topic does not exist; the error lists the existing topics.
+    """
+    try:
+        return directory.topic(topic).config
+    except NotAuthorized:
+        return None
 
 
 def _note_old(
