@@ -169,15 +169,11 @@ def _next_step(error: TidelogError, options: Collection[str]) -> str:
         if kind is UnknownGroup and "--bootstrap" not in options:
             continue  # `tidelog groups` needs a cluster, but the failed command names none
         if isinstance(error, kind) and step not in str(error):
-            return _dump_step(error) or step
+            path = getattr(error, "path", None)
+            is_dumpable = kind is CorruptData and path is not None
+            dump = f"`tidelog dump {shlex.quote(str(path))}` shows the undamaged part"
+            return dump if is_dumpable else step
     return ""
-
-
-def _dump_step(error: TidelogError) -> str:
-    """Return the hint for damage in a file whose path is known; empty for other errors."""
-    if not isinstance(error, CorruptData) or error.path is None:
-        return ""
-    return f"`tidelog dump {shlex.quote(error.path)}` shows the undamaged part"
 
 
 def _step_for_object(error: TidelogError) -> str:

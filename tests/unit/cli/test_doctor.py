@@ -107,6 +107,20 @@ def test_a_bit_outside_of_kafkas_checksum_is_named(flights: Cli, partition: Path
     )
 
 
+def test_a_missing_partition_is_also_a_finding_of_its_topic(cli: Cli) -> None:
+    cli.ok("create", "flights", "--partitions", "3")
+    shutil.rmtree(cli.data / "flights-1")
+    for target in ((), ("flights",)):
+        result = cli.run("doctor", *target, "-o", "json")
+        assert result.code == 1
+        (finding,) = (one for one in result.objects if one["severity"] == "warning")
+        assert finding["file"] == str(cli.data / "flights-1")
+        assert finding["damage"] == "the directory of this partition is missing"
+    assert cli.ok("doctor", "flights:0").lines == [
+        f"flights:0 in {cli.data} is sound: 1 topic, 1 partition, 0 B"
+    ]
+
+
 def test_repair_rebuilds_derived_files(flights: Cli, partition: Path) -> None:
     before = contents(flights.data)
     flip(partition / f"{0:020d}.index", 5)

@@ -20,6 +20,7 @@ from tidelog.errors import (
     ClockJump,
     CorruptBatch,
     CorruptFile,
+    DamagedLog,
     MissingFile,
     StorageFailure,
     TidelogError,
@@ -196,6 +197,10 @@ _VERIFY = "`tidelog tier --verify` finds missing and damaged objects"
     [
         (UnknownTopic("no topic 'x'"), "`tidelog topics` lists topics and partitions"),
         (CorruptBatch("bad", at=3), "`tidelog doctor` lists all damage and what to do"),
+        (
+            DamagedLog("bad", path="a.log", position=0, offset=0),
+            "`tidelog doctor --repair` moves damaged bytes to a separate file",
+        ),
         (
             CorruptFile("bad", path="a b.log"),
             "`tidelog dump 'a b.log'` shows the undamaged part",

@@ -280,6 +280,8 @@ class DirectoryCheck:
             self.repair_facts[name] = check.repair_facts
         if self.selection == Selection():
             yield from self._check_top()
+        else:
+            yield from self._check_missing()
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -417,8 +419,9 @@ class DirectoryCheck:
     def _check_missing(self) -> Iterator[Finding]:
         for info in self._topics.values():
             missing = sorted(set(range(info.partitions)) - set(info.present))
-            for number in () if info.foreign else missing:
-                path = f"{self.path}/{info.name}-{number}"
+            names = [TopicPartition(info.name, number) for number in missing]
+            for name in () if info.foreign else filter(self.selection.takes, names):
+                path = f"{self.path}/{files.partition_dir_name(name)}"
                 yield warning(
                     path,
                     "the directory of this partition is missing",
