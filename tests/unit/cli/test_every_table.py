@@ -26,8 +26,6 @@ WIDE: Final = {
 # Names with several meanings: `start` and `end` are offsets or times, `partitions` and `offsets`
 # are numbers or lists, and a table of records has the topic only if it has several topics.
 SEVERAL_MEANINGS: Final = {"end", "offsets", "partitions", "start", "topic", "value"}
-# A table of groups shows it only with --wide, and a table of partitions drops it first.
-IN_TWO_WAYS: Final = {"records_left_is_exact"}
 # Tables of a file's contents, with numbers as the file has them.
 OF_FILES: Final = {"dump._BATCH_COLUMNS", "dump._RECORD_COLUMNS"}
 # Width of a usual cell.
@@ -94,10 +92,18 @@ def test_the_unit_in_a_name_is_that_of_the_cells() -> None:
                     assert column.kind is kind, (name, column.name)
 
 
-def test_equal_names_have_equal_kinds_and_are_always_or_never_shown_without_wide() -> None:
-    found = defaultdict[str, dict[tuple[Kind, bool], str]](dict)
+def test_equal_names_have_equal_kinds() -> None:
+    found = defaultdict[str, dict[Kind, str]](dict)
     for name, table in TABLES.items():
         for column in table:
-            if column.name not in SEVERAL_MEANINGS | IN_TWO_WAYS and name not in OF_FILES:
-                found[column.name][column.kind, column.is_detail] = name
+            if column.name not in SEVERAL_MEANINGS and name not in OF_FILES:
+                found[column.name][column.kind] = name
     assert {name: of for name, of in found.items() if len(of) > 1} == {}
+
+
+def test_what_one_table_shows_only_with_wide_no_narrow_table_has_to_show() -> None:
+    details = {column.name for table in TABLES.values() for column in table if column.is_detail}
+    for name, table in TABLES.items():
+        for column in table:
+            if column.name in details - SEVERAL_MEANINGS:
+                assert column.is_detail or column.is_minor, (name, column.name)
