@@ -194,7 +194,7 @@ class _Tally:
     def take(self, results: dict[int, AppendResult]) -> None:
         for number, result in results.items():
             count, first, _, _ = self.partitions.get(number, (0, result.base_offset, 0, 0))
-            count += result.last_offset - result.base_offset + 1
+            count += result.record_count
             self.partitions[number] = (count, first, result.last_offset, result.append_time_ms)
 
     def take_loaded(self, loaded: "LoadResult") -> None:

@@ -63,7 +63,8 @@ class _Call:
         self.count = 0
         self.is_sealed = False
         self.error: TidelogError | None = None
-        self.offsets: dict[int, tuple[int, int, int]] = {}
+        # maps partitions to (first offset, last offset, latest append time in ms, record count)
+        self.offsets: dict[int, tuple[int, int, int, int]] = {}
 
     def sent(self) -> None:
         with self.lock:
@@ -72,8 +73,10 @@ class _Call:
     def delivered(self, partition: int, offset: int, stamp_ms: int) -> None:
         """Note that a record of the call is in the log."""
         with self.lock:
-            first, last, stamp = self.offsets.get(partition, (offset, offset, stamp_ms))
-            self.offsets[partition] = (min(first, offset), max(last, offset), max(stamp, stamp_ms))
+            unknown = offset, offset, stamp_ms, 0
+            first, last, stamp, count = self.offsets.get(partition, unknown)
+            first, last, stamp = min(first, offset), max(last, offset), max(stamp, stamp_ms)
+            self.offsets[partition] = first, last, stamp, count + 1
             self.count += 1
             self.waiting -= 1
         self._settle()
@@ -103,8 +106,10 @@ class _Call:
 
     def _results(self) -> Results:
         return {
-            partition: AppendResult(first, last, stamp, stamp, NO_OFFSET)
-            for partition, (first, last, stamp) in sorted(self.offsets.items())
+            partition: AppendResult(
+                first, last, stamp, stamp, NO_OFFSET, other_offsets=last - first + 1 - count
+            )
+            for partition, (first, last, stamp, count) in sorted(self.offsets.items())
         }
 
     def _failure(self, error: TidelogError) -> TidelogError:
@@ -146,9 +151,10 @@ class Sender:
 
         Returns:
             Future with the result of each partition. Base and last offset are the offsets of the
-            call's first and last record; other producers' records may be between these two. Append
-            times are known for topics with LogAppendTime; for other topics they are -1. The log
-            start offset in each result is -1, which means unknown.
+            call's first and last record; other producers' records may be between these two, and
+            `record_count` does not count them. Append times are known for topics with
+            LogAppendTime; for other topics they are -1. The log start offset in each result is -1,
+            which means unknown.
 
         Raises:
             Closed: The connection was closed.

@@ -236,8 +236,9 @@ class RemoteDirectory(FrontDoor):
 
         Returns:
             First and last offset of the call's records in each partition; other producers' records
-            may be between them. Append times are -1 except in topics with LogAppendTime. The log
-            start offset in each result is -1, which means unknown.
+            may be between them, and `record_count` does not count them. Append times are -1 except
+            in topics with LogAppendTime. The log start offset in each result is -1, which means
+            unknown.
 
         Raises:
             UnknownTopic, InvalidRequest: The topic or partition doesn't exist.

@@ -105,6 +105,8 @@ def test_the_result_has_first_and_last_offset(sender: Sender, client: Library) -
     answer = sender.send("flights", [row(0), row(1), row(0), row(0)], None).result(PATIENCE_S)
     assert {n: (a.base_offset, a.last_offset) for n, a in answer.items()} == {0: (4, 9), 1: (7, 7)}
     assert {a.append_time_ms for a in answer.values()} == {-1}
+    # the offsets 6 to 8 of partition 0 have records of other producers
+    assert {n: a.record_count for n, a in answer.items()} == {0: 3, 1: 1}
     assert client.given[0]["compression.type"] == "lz4"
     assert client.given[0]["enable.idempotence"] is True
 

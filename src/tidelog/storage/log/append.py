@@ -142,6 +142,8 @@ class AppendResult:
         is_duplicate: Whether the log already had this batch of an idempotent producer before the
             append. For a duplicate, nothing was written, and `base_offset` and `last_offset` are
             the stored batch's offsets.
+        other_offsets: Number of offsets between the first and the last record that records of other
+            producers have; always 0 for an append to a directory.
     """
 
     base_offset: int
@@ -150,6 +152,12 @@ class AppendResult:
     log_append_time_ms: int
     log_start_offset: int
     is_duplicate: bool = False
+    other_offsets: int = 0
+
+    @property
+    def record_count(self) -> int:
+        """Number of records of the append."""
+        return self.last_offset - self.base_offset + 1 - self.other_offsets
 
 
 class PendingAppend:
