@@ -51,6 +51,7 @@ class _Pipe(RawIOBase):
         if self.is_probed:
             return None
         view = memoryview(buffer)
+        select([self.descriptor], [], [])  # another process may have made it non-blocking
         data = os.read(self.descriptor, len(view))
         view[: len(data)] = data
         return len(data)

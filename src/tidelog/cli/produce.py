@@ -654,7 +654,8 @@ def _records(
             )
         return inputs.typed_records(source, options.columns, parse_time)
     kind = options.input_format or inputs.format_of(options.source)
-    if kind is InputFormat.PARQUET and options.source == STDIN:
+    is_pipe = options.source == STDIN or not source.seekable()
+    if kind is InputFormat.PARQUET and is_pipe:
         raise UsageProblem("Parquet can't be read from a pipe; give --from FILE")
     name = "stdin" if options.source == STDIN else options.source
     return inputs.read_records(source, name, kind, options.columns, parse_time, numbers)
@@ -671,9 +672,11 @@ def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterato
         surroundings.say("reading lines from the terminal; Ctrl-D ends them")
     with (
         nullcontext(surroundings.stdin) if is_stdin else Path(str(options.source)).open("rb")
-    ) as source:
-        if not options.check or (source.seekable() and not is_stdin):
-            yield live_input(source) if is_stdin else source
+    ) as file:
+        is_file = not is_stdin and file.seekable()
+        source = file if is_file else live_input(file)
+        if is_file or not options.check:
+            yield source
             return
         with TemporaryFile() as copy:
             copyfileobj(source, copy)
@@ -685,7 +688,7 @@ def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterato
 def _progress(
     surroundings: Surroundings, source: BinaryIO, options: ProduceOptions
 ) -> Iterator[Callable[[], None]]:
-    if options.source is None or options.source == STDIN:
+    if options.source is None or options.source == STDIN or not Path(options.source).is_file():
         yield lambda: None
         return
     size = Path(options.source).stat().st_size

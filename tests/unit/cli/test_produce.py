@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from select import select
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from tests.worlds.command_line import NOW, Cli
 from tests.worlds.waiting import until_equal
 
 import tidelog
+from tidelog.cli import inputs
 
 CSV = b'tail,due,extra\nN1,2013-02-08 12:00,"{""a"": ""b""}"\n,2013-02-08 13:00,\n'
 
@@ -468,6 +470,41 @@ class TestOpenPipe:
             stdin.write(b"ree")
         assert [row["value"] for row in read(flights)] == ["one", "two", "three"]
 
+    def test_rows_of_a_named_pipe_are_appended_while_it_stays_open(
+        self, flights: Cli, tmp_path: Path
+    ) -> None:
+        pipe = tmp_path / "rows.json"
+        os.mkfifo(pipe)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(flights.ok, "produce", "flights", "--from", str(pipe))
+            with pipe.open("wb", buffering=0) as writer:
+                for number in range(2):
+                    writer.write(b"{}\n")
+                    until_equal(number + 1, lambda: count(flights))
+            assert running.result().lines[0] == "appended 2 records to flights"
+
+    @pytest.mark.parametrize("options", [(), ("--check",), ("--format", "csv")])
+    def test_a_pipe_that_another_process_made_non_blocking_is_waited_for(
+        self, flights: Cli, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        stdin = os.fdopen(writer, "wb")
+
+        def write_and_select(
+            reads: list[int], writes: list[int], errors: list[int], wait_s: float | None = None
+        ) -> tuple[list[int], list[int], list[int]]:
+            if not stdin.closed:
+                stdin.write(b"one\ntwo\nthree\n")
+                stdin.close()
+            return select(reads, writes, errors, wait_s)
+
+        monkeypatch.setattr(inputs, "select", write_and_select)
+        with stdin, os.fdopen(reader, "rb") as flights.stdin:
+            result = flights.ok("produce", "flights", "--from", "-", *options)
+        rows = 2 if "csv" in options else 3
+        assert result.lines[0] == f"appended {rows} records to flights"
+
     def test_lines_that_arrive_together_are_one_batch(self, flights: Cli) -> None:
         with running_produce(flights) as stdin:
             stdin.write(b"row\n" * 100)
@@ -489,6 +526,19 @@ class TestOpenPipe:
             "interrupted; at least 5,000 rows were appended\n",
         )
         assert len(read(flights)) == 5_000
+
+
+def test_parquet_in_a_named_pipe_is_refused(flights: Cli, tmp_path: Path) -> None:
+    pipe = tmp_path / "rows.parquet"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(flights.run, "produce", "flights", "--from", str(pipe))
+        pipe.open("wb").close()
+        result = running.result()
+    assert (result.code, result.err) == (
+        3,
+        "error: Parquet can't be read from a pipe; give --from FILE\n",
+    )
 
 
 @contextmanager
