@@ -236,17 +236,41 @@ def test_a_denied_group_is_an_error_of_the_cluster(broker: Broker) -> None:
     assert refused.value.error_code == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
-def test_a_user_who_may_only_write_can_produce(broker: Broker, tmp_path: Path) -> None:
-    settings = tmp_path / "client.properties"
+def settings_of(user: str, folder: Path) -> tuple[str, str]:
+    """Write the client settings of a user to a file; return the option that names this file."""
+    settings = folder / "client.properties"
     settings.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
-        f"sasl.username=writer\nsasl.password={PASSWORD}\n"
+        f"sasl.username={user}\nsasl.password={PASSWORD}\n"
     )
-    shell = Shell(broker.bootstrap_servers)
-    config = ("--command-config", str(settings))
+    return "--command-config", str(settings)
+
+
+def test_a_user_who_may_only_write_can_produce(broker: Broker, tmp_path: Path) -> None:
+    shell, config = Shell(broker.bootstrap_servers), settings_of("writer", tmp_path)
     for options in ((), ("--check",)):
         code, _, err = shell.run("produce", "flights", *config, *options, stdin=b"one\ntwo\n")
         assert code == 0, err
     code, _, err = shell.run("produce", "secret", *config, stdin=b"one\n")
     assert code == 1
     assert "has no topic secret" in err
+
+
+def test_a_user_who_may_only_read_needs_no_right_to_settings(
+    broker: Broker, tmp_path: Path
+) -> None:
+    shell, config = Shell(broker.bootstrap_servers), settings_of("reader", tmp_path)
+    start = "2020-01-01T00:00Z"
+    for command in (
+        ("read", "flights", "--from", start),
+        ("read", "flights", "--offset", "0..1"),
+        ("count", "flights", "--from", start),
+        ("offsets", "flights", "--at", start),
+        ("describe", "flights"),
+    ):
+        code, _, err = shell.run(*command, *config)
+        assert code == 0, (command, err)
+    assert [row["topic"] for row in shell.rows("topics", *config)] == ["flights", "open"]
+    code, _, err = shell.run("config", "flights", *config)
+    assert code == 1
+    assert "could not read the settings of flights: TOPIC_AUTHORIZATION_FAILED" in err

@@ -44,7 +44,6 @@ from tidelog.config import CLEANUP_DELETE, CompressionType, RetentionClock, Topi
 from tidelog.env import Clock
 from tidelog.errors import (
     InvalidTimestamp,
-    NotAuthorized,
     RefusedRecords,
     StorageFailure,
     TidelogError,
@@ -275,7 +274,8 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
         _open_target(surroundings, options) as directory,
         _open_source(surroundings, options) as source,
     ):
-        config = _config_of(directory, options.topic)
+        # the error for an unknown topic lists the existing topics
+        config = directory.topic(options.topic).config
         tally.oldest_ms = _oldest_ms(surroundings, config)
         if options.place.access is not None:
             # unlike Kafka's Java client, the client library does not split a refused batch
@@ -319,18 +319,6 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
                     " invalid rows before anything is appended"
                 )
             raise with_times(InvalidInput(f"{error}; {remark}"), *times_of(error)) from error
-
-
-def _config_of(directory: "Directory | RemoteDirectory", topic: str) -> TopicConfig | None:
-    """Return a topic's settings; None if they can't be read, as by a user who may only write.
-
-    Raises:
-        UnknownTopic: The topic does not exist; the error lists the existing topics.
-    """
-    try:
-        return directory.topic(topic).config
-    except NotAuthorized:
-        return None
 
 
 def _note_old(

@@ -368,6 +368,8 @@ def config(  # noqa: PLR0913 - one parameter for each option
     changes = changes_of(overrides, cleared)
     with open_topics(surroundings, place, writable=bool(changes)) as directory:
         info = directory.topic(topic)
+        if place.access is not None and not info.settings:
+            cast("RemoteDirectory", directory).cluster.topic_settings(topic)  # raises NotAuthorized
         if changes:
             before = _retention(info)
             _say_notes(surroundings, directory.alter_config(topic, changes))

@@ -255,14 +255,29 @@ class Cluster(Closing, Client):
         entries = self.topic_configs([topic])[topic]
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
-    def topic_configs(self, topics: Sequence[str]) -> "dict[str, dict[str, ConfigEntry]]":
-        """Return all settings that apply to each topic, under Kafka's names, with their origin."""
+    def topic_configs(
+        self, topics: Sequence[str], *, skips_denied: bool = False
+    ) -> "dict[str, dict[str, ConfigEntry]]":
+        """Return all settings that apply to each topic, under Kafka's names, with their origin.
+
+        Args:
+            topics: Names of the topics.
+            skips_denied: Whether the settings of a topic are left out if the user may not read
+                them. If false, such a topic is an error.
+        """
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         futures = self.admin().describe_configs(resources, request_timeout=self.timeout_s)
-        entries = self.results(f"read the settings of {named_few(topics)}", futures)
-        return {resource.name: entries[resource] for resource in resources}
+        operation = f"read the settings of {named_few(topics)}"
+        entries: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+        for resource in resources:
+            try:
+                entries |= self.results(operation, {resource: futures[resource]})
+            except NotAuthorized as error:
+                if not skips_denied or error.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    raise
+        return {resource.name: entries[resource] for resource in resources if resource in entries}
 
     def topic_id(self, topic: str) -> str | None:
         """Return the topic's id as Kafka prints it; None if the brokers have no topic ids."""

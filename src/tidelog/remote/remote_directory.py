@@ -123,11 +123,13 @@ class RemoteDirectory(FrontDoor):
 
     def topics(self) -> Mapping[str, RemoteTopic]:
         """Return all topics by name, including internal topics (`__...`); raises ClusterFailure."""
-        return Topics(topics.describe(self._cluster, self._cluster.topics()))
+        counts = self._cluster.topics()
+        return Topics(topics.describe(self._cluster, counts, skips_denied=True))
 
     def topic(self, name: str) -> RemoteTopic:
         """Return one topic; raises UnknownTopic, which suggests a similar name."""
-        return topics.describe(self._cluster, {name: len(self._cluster.partitions(name))})[name]
+        counts = {name: len(self._cluster.partitions(name))}
+        return topics.describe(self._cluster, counts, skips_denied=True)[name]
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic; raises UnknownTopic."""

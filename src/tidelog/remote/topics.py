@@ -73,7 +73,7 @@ class RemoteTopic(TopicDisplay):
         partitions: Number of partitions.
         given: Settings of the topic itself, under Kafka's names.
         settings: All settings that apply to the topic, sorted, as the brokers report them, without
-            secrets.
+            secrets. Empty if the user may not read the topic's settings.
     """
 
     # False for topics of a cluster, because a broker knows the settings of all its topics.
@@ -89,20 +89,27 @@ class RemoteTopic(TopicDisplay):
     def config(self) -> TopicConfig | None:
         """Parsed values of the settings that tidelog knows.
 
-        Returns None if a value is invalid, or if two values conflict.
+        Returns None if a value is invalid, if two values conflict, or if the user may not read the
+        settings.
         """
+        if not self.settings:
+            return None
         try:
             return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(self.settings))[0]
         except ConfigError:
             return None
 
 
-def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTopic]:
+def describe(
+    client: "Cluster", counts: Mapping[str, int], *, skips_denied: bool = False
+) -> dict[str, RemoteTopic]:
     """Return the topics by name, sorted.
 
     Args:
         client: The cluster.
         counts: Number of partitions by topic.
+        skips_denied: Whether the settings of a topic are empty if the user may not read them. If
+            false, such a topic is an error.
 
     Raises:
         ClusterFailure: A broker can't be reached or refuses, or a topic was deleted during the
@@ -111,8 +118,9 @@ def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTo
     topics: dict[str, RemoteTopic] = {}
     for names in _groups(sorted(counts)):
         ids = client.topic_ids(names)
-        for name, entries in client.topic_configs(names).items():
-            topic_id = ids[name]
+        configs = client.topic_configs(names, skips_denied=skips_denied)
+        for name in names:
+            entries, topic_id = configs.get(name, {}), ids[name]
             topics[name] = RemoteTopic(
                 name=name,
                 topic_id=None if topic_id is None else decode_topic_id(topic_id),
