@@ -245,7 +245,7 @@ def test_an_interrupted_command_exits_as_shells_expect(cli: Cli) -> None:
     surroundings = Surroundings(env=cli.env, stdin=Interrupted(), stderr=stderr)
     arguments = ["produce", "flights", "--from", "-", "--data", str(cli.data)]
     assert run(arguments, surroundings) == 130
-    assert stderr.getvalue() == "interrupted\n"
+    assert stderr.getvalue() == "interrupted; at least 0 rows were appended\n"
 
 
 @pytest.mark.parametrize(
