@@ -156,8 +156,8 @@ class SearchedFile:
         path: The file's path; for an object of a tier, its tier path.
         base_offset: Base offset of the file's segment; -1 if the file no longer belongs to a
             segment.
-        size_bytes: Number of bytes that were read. sha256: SHA-256 of the bytes that were read, in
-            hexadecimal digits.
+        size_bytes: Number of bytes that were read.
+        sha256: SHA-256 of the bytes that were read, in hexadecimal digits.
         offsets: Offsets of the key's records, ascending.
         is_tiered: Whether the file is an object of the tier.
     """
@@ -549,7 +549,7 @@ def _erase_from(
     stays = work.tombstones_in(name)  # includes the tombstone that the run appended
     for one in remaining:
         if rest := [offset for offset in one.offsets if offset not in stays]:
-            work.not_reached.append(f"{one.path}: offsets {rest[:10]}")
+            work.not_reached.append(f"{object_url(one.path)}: offsets {rest[:10]}")
     work.left += remaining
 
 
@@ -727,7 +727,11 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
     result is an empty batch with the same offsets and sequences.
     """
     assert isinstance(batch, RecordBatch)
-    if batch.is_control or not any(batch.base_offset <= at <= batch.last_offset for at in offsets):
+    if batch.is_control:
+        return batch.view
+    # Both can be long: a key may have most of a segment's records, or a batch many records.
+    shorter, longer = sorted((range(batch.base_offset, batch.last_offset + 1), offsets), key=len)
+    if not any(at in longer for at in shorter):
         return batch.view
     records = [record for record in batch.records() if record.offset not in offsets]
     if len(records) == batch.record_count:

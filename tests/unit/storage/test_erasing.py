@@ -1,6 +1,7 @@
 """After an erasure, at most a tombstone of the key is left; other records are unchanged."""
 
 import hashlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +29,12 @@ from tidelog.errors import (
     StorageFailure,
     UnsupportedForMessageFormat,
 )
+from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.legacy import build_legacy_message
 from tidelog.record.record import Record
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.erasure import UNREACHABLE, Erasure, erase
+from tidelog.storage.erasure import UNREACHABLE, Erasure, erase, without_records
 from tidelog.storage.files import read_file, write_atomically
 from tidelog.types import Codec, Header, NewRecord
 
@@ -229,6 +231,32 @@ def test_files_that_wait_for_their_deletion_are_removed() -> None:
     assert done.removed == [path_of(f"{name}.deleted")]
     assert not env.files.exists(path_of(f"{name}.deleted"))
     assert done.is_complete
+
+
+class CountedOffsets(frozenset[int]):
+    """Offsets that count how often one of them is visited or searched for."""
+
+    steps = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for offset in super().__iter__():
+            CountedOffsets.steps += 1
+            yield offset
+
+    def __contains__(self, offset: object) -> bool:
+        CountedOffsets.steps += 1
+        return super().__contains__(offset)
+
+
+def test_each_batch_is_compared_with_few_of_a_frequent_keys_offsets() -> None:
+    batches = [
+        RecordBatch(build_batch([NewRecord(key=KEY, value=b"v")], base_offset=offset))
+        for offset in range(1_000)
+    ]
+    offsets = CountedOffsets(range(1, 1_000, 2))
+    counts = [RecordBatch(without_records(batch, offsets)).record_count for batch in batches]
+    assert counts == [1, 0] * 500
+    assert CountedOffsets.steps < 5_000
 
 
 def test_files_of_a_running_cleaning_are_reported_as_not_reached() -> None:
