@@ -176,6 +176,26 @@ def test_a_plan_names_append_times_that_stop_a_compaction(tmp_path: Path, schedu
     assert topic["refused"] == refusal
 
 
+def test_a_plan_does_not_name_append_times_of_segments_that_stay(tmp_path: Path) -> None:
+    config = {
+        "cleanup.policy": "compact",
+        "internal.segment.bytes": "2000",
+        "tidelog.compaction.scheduler": "generational",
+        "tidelog.compaction.space.factor": "1.5",
+    }
+    with tidelog.open(str(tmp_path), writable=True) as log:
+        log.create_topic("t", config=config)
+        for key in [*range(40), *(40 + number % 5 for number in range(60))]:
+            log.append("t", [tidelog.NewRecord(key=b"%d" % key, value=b"v" * 100)])
+    first, *_, last = sorted((tmp_path / "t-0").glob("*.appendtime"))[:-1]
+    first.unlink()
+    rows, notes = _show(tmp_path)
+    assert [rows[at]["decision"] for at in (0, -1)] == ["keep", "clean"]
+    assert "appendtime" not in notes
+    last.unlink()
+    assert f"note: t-0 would not be compacted: {last}: " in _show(tmp_path)[1]
+
+
 def test_describe_names_append_times_that_stop_a_compaction(tmp_path: Path) -> None:
     _fill(tmp_path, "brute-force")
     path = sorted((tmp_path / "t-0").glob("*.appendtime"))[1]

@@ -640,8 +640,9 @@ class Preview:
         has_versions: Whether a timestamp or header decides which record of a key stays. The plan's
             estimates of keys and garbage always assume that the record with the largest offset
             stays.
-        refusals: For the base offset of each segment whose append times are damaged or lost, the
-            error of a compaction.
+        refusals: For the base offset of each segment to rewrite whose append times are damaged or
+            lost, the error of a compaction. If no cleaning is due, these are the segments that a
+            requested compaction may rewrite.
     """
 
     decision: CleaningDecision
@@ -687,7 +688,6 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
             context.env, context.directory, identities(segments), decision.first_dirty
         )
         memory.sample(decision.end)
-        refusals = _refusals(each for each in segments if each.end_offset <= decision.end)
 
     def plan(everything: str) -> GenerationPlan:
         active_bytes = 0 if active is None else active.size_bytes
@@ -695,6 +695,11 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
         return memory.plan(demand, now_ms, config.delete_retention_ms)
 
     forecast = scheduler.forecast(decision, plan)
+    rewritten = {each.base_offset for each in segments if each.end_offset <= decision.end}
+    if forecast.is_due and not isinstance(scheduler, BruteForce):
+        rewritten = {base for group in forecast.groups for base in group.bases}
+    with typed_reads(context.directory):
+        refusals = _refusals(each for each in segments if each.base_offset in rewritten)
     return Preview(decision, forecast, memory, rules.has_versions, refusals)
 
 
