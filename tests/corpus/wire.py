@@ -21,6 +21,7 @@ from tests.corpus.exchanges.sessions import (
     legacy,
     log_ins,
     quotas,
+    refusals,
     repeated,
     rights,
     times,
@@ -36,6 +37,7 @@ SESSIONS = {
     "legacy": legacy.play,
     "log-ins": log_ins.play,
     "quotas": quotas.play,
+    "refusals": refusals.play,
     "times": times.play,
     "transactions": transactions.play,
 }
