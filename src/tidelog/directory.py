@@ -300,15 +300,19 @@ class Directory(FrontDoor):
         Raises:
             UnknownTopic, ReadOnly, and the errors of `Log.append`.
         """
+        records = list(records)
         groups = self._by_partition(topic, records, partition)
         chosen = codec_of(codec)
         pending = []
         for number, group in groups.items():
             log = self._log_dir.log(topic, number)
-            indexes, of_partition = zip(*group, strict=True) if group else ((), ())
             try:
-                append = log.prepare(of_partition, codec=chosen, batch_bytes=batch_bytes)
+                append = log.prepare(group, codec=chosen, batch_bytes=batch_bytes)
             except RefusedRecords as error:
+                if partition is not None:
+                    raise
+                choose = self._partitioner(topic).choose  # chooses the same partitions again
+                indexes = [at for at, one in enumerate(records) if choose(one.key) == number]
                 raise error.renumbered(indexes.__getitem__) from None
             pending.append((number, log, append))
         results: dict[int, AppendResult] = {}
@@ -361,10 +365,7 @@ class Directory(FrontDoor):
             topic,
             records,
             source=source,
-            group=lambda rows: {
-                number: [record for _, record in group]
-                for number, group in self._by_partition(topic, rows, partition).items()
-            },
+            group=lambda rows: self._by_partition(topic, rows, partition),
             codec=codec_of(codec),
             batch_bytes=batch_bytes,
         )
@@ -428,15 +429,14 @@ class Directory(FrontDoor):
 
     def _by_partition(
         self, topic: str, records: Iterable[NewRecord], partition: int | None
-    ) -> dict[int, list[tuple[int, NewRecord]]]:
-        """Return each partition's records, with their indexes in the call."""
+    ) -> dict[int, list[NewRecord]]:
         if partition is not None:
-            return {partition: list(enumerate(records))}
+            return {partition: list(records)}
         partitioner = self._partitioner(topic)
         partitioner.switch()
-        groups: dict[int, list[tuple[int, NewRecord]]] = {}
-        for entry in enumerate(records):
-            groups.setdefault(partitioner.choose(entry[1].key), []).append(entry)
+        groups: dict[int, list[NewRecord]] = {}
+        for record in records:
+            groups.setdefault(partitioner.choose(record.key), []).append(record)
         return groups
 
     def _partitioner(self, topic: str) -> Partitioner:

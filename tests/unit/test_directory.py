@@ -455,6 +455,8 @@ def test_a_refused_record_is_counted_from_the_start_of_the_call(tmp_path: Path) 
         with pytest.raises(tidelog.RefusedRecords, match=r"t-[0-2]: record 29: ") as caught:
             directory.append("t", records, batch_bytes=100)
         assert [error.index for error in caught.value.record_errors] == [29]
+        with pytest.raises(tidelog.RefusedRecords, match=r"t-2: record 29: "):
+            directory.append("t", records, partition=2, batch_bytes=100)
         large = NewRecord(value=b"v" * 2_000_000)
         with pytest.raises(tidelog.MessageTooLarge) as too_large:
             directory.append("t", [large])
