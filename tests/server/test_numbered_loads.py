@@ -119,3 +119,7 @@ def test_batches_fit_into_the_largest_message_of_the_topic(
     code, _, err = shell.run("produce", "flights", "--from", str(name), *options)
     assert code == 0, err
     assert values(log) == Counter(line.encode() for line in lines)
+    log.alter_config("flights", {"max.message.bytes": "0"})
+    code, _, err = shell.run("produce", "flights", "--from", str(name), "--codec", "gzip")
+    assert code == 1
+    assert "max.message.bytes" in err

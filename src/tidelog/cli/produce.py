@@ -39,6 +39,7 @@ from tidelog.cli.surroundings import (
     Surroundings,
     UsageProblem,
     byte_progress,
+    interrupted_as,
 )
 from tidelog.config import CLEANUP_DELETE, CompressionType, RetentionClock, TopicConfig
 from tidelog.env import Clock
@@ -268,7 +269,8 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
     Raises:
         InvalidInput: A row is invalid; the text states how many rows before it were appended.
         StorageFailure: The disk failed; a note states how many rows were appended, if any.
-        Interrupted: As in `_append_all`.
+        Interrupted: The user pressed Ctrl-C; the text states the number of appended rows, or how a
+            load with `--once` continues.
     """
     with (
         _open_target(surroundings, options) as directory,
@@ -280,7 +282,7 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
         if options.place.access is not None:
             # unlike Kafka's Java client, the client library does not split a refused batch
             limit = _BROKER_BATCH_BYTES if config is None else config.max_message_bytes
-            tally.batch_bytes = min(limit, _BROKER_BATCH_BYTES)
+            tally.batch_bytes = max(min(limit, _BROKER_BATCH_BYTES), 1)
         tally.is_limit_known = options.place.access is not None or cast(
             "Directory", directory
         ).log_dir.knows_age_limit(options.topic)
@@ -496,6 +498,7 @@ def _load_once(
     Raises:
         InvalidInput: A row is invalid. In a directory, no row is then appended; in a cluster, the
             rows before the invalid row are appended.
+        Interrupted: The user pressed Ctrl-C; the text states how the load continues.
     """
     assert options.once is not None
     are_old = bytearray()  # one flag per row: whether the row is old
@@ -506,14 +509,15 @@ def _load_once(
             yield record
 
     try:
-        loaded = directory.load_once(
-            options.topic,
-            noted(),
-            source=options.once,
-            partition=options.partition,
-            codec=codec_of(options.codec),
-            batch_bytes=tally.batch_bytes,
-        )
+        with interrupted_as("run the command again to append the remaining rows, each only once"):
+            loaded = directory.load_once(
+                options.topic,
+                noted(),
+                source=options.once,
+                partition=options.partition,
+                codec=codec_of(options.codec),
+                batch_bytes=tally.batch_bytes,
+            )
     except InvalidInput:
         tally.committed = 0 if directory.loads_are_atomic else len(are_old)
         raise

@@ -526,6 +526,11 @@ class TestOpenPipe:
             "interrupted; at least 5,000 rows were appended\n",
         )
         assert len(read(flights)) == 5_000
+        flights.stdin = InterruptedInput(b"row\n")
+        result = flights.run("produce", "flights", "--once", "mine")
+        again = "run the command again to append the remaining rows, each only once"
+        assert (result.code, result.err) == (130, f"interrupted; {again}\n")
+        assert len(read(flights)) == 5_000
 
 
 def test_parquet_in_a_named_pipe_is_refused(flights: Cli, tmp_path: Path) -> None:
