@@ -4,8 +4,18 @@ import re
 from uuid import UUID
 
 import pytest
-from tests.faults import SeededEnv
-from tests.worlds.directories.logs import PATH, read, snapshot_of, write
+from tests.faults import SeededEnv, seeded_env
+from tests.worlds.directories.logs import (
+    PATH,
+    SMALL,
+    TOPIC,
+    end,
+    new_dir,
+    read,
+    snapshot_of,
+    transact,
+    write,
+)
 from tests.worlds.directories.sick import (
     PARTITION,
     BytesFileSystem,
@@ -22,7 +32,11 @@ from tidelog.record.header import seal
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Severity
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.clocks import append_times
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.types import NewRecord
 
 FIRST = f"{0:020d}.log"
 
@@ -271,3 +285,20 @@ def test_a_negative_leader_epoch_is_named(env: SeededEnv) -> None:
     change(env, batch.at + 12, (-5).to_bytes(4, "big", signed=True))
     found = [each for each in of_log(look(env)) if "leader epoch -5 is negative" in each.damage]
     assert [(each.position, each.offset) for each in found] == [(batch.at, batch.base_offset)]
+
+
+def test_deleted_and_compacted_batches_of_an_open_transaction_are_no_damage() -> None:
+    env = seeded_env(3)
+    log_dir = new_dir(env, {**SMALL, "cleanup.policy": "compact,delete"})
+    log = log_dir.log(TOPIC, 0)
+    transact(log, 1, count=3)
+    log.roll()
+    log.append([NewRecord(key=b"k", value=b"v" * 400)])
+    transact(log, 1, sequence=3)
+    log.roll()
+    log.delete_records(4)
+    clean_partition(log_dir, log.topic_partition, InProcess(env), CleanerOptions(is_asked=True))
+    assert not log.segments[0].size_bytes
+    end(log, 1, commit=True)
+    log_dir.close()
+    assert counting(look(env)) == []
