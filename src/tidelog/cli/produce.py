@@ -588,9 +588,12 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
 
 def _live_input(source: BinaryIO, options: ProduceOptions) -> LiveInput | None:
     """Return the input if it is read line by line from a pipe or terminal, else None."""
-    kind = options.input_format or InputFormat.LINES
-    is_by_line = kind in (InputFormat.LINES, InputFormat.JSON)
+    is_by_line = _format(options) in (InputFormat.LINES, InputFormat.JSON)
     return source if is_by_line and isinstance(source, LiveInput) else None
+
+
+def _format(options: ProduceOptions) -> InputFormat:
+    return options.input_format or inputs.format_of(options.source or STDIN)
 
 
 def _groups(
@@ -645,7 +648,7 @@ def _records(
                 f"--format {options.input_format} needs an input; add --from FILE or --from -"
             )
         return inputs.typed_records(source, options.columns, parse_time)
-    kind = options.input_format or inputs.format_of(options.source)
+    kind = _format(options)
     is_pipe = options.source == STDIN or not source.seekable()
     if kind is InputFormat.PARQUET and is_pipe:
         raise UsageProblem("Parquet can't be read from a pipe; give --from FILE")

@@ -483,6 +483,20 @@ class TestOpenPipe:
                     until_equal(number + 1, lambda: count(flights))
             assert running.result().lines[0] == "appended 2 records to flights"
 
+    def test_rows_of_csv_do_not_wait_for_a_pause_of_the_pipe(
+        self, flights: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def pauses(*_: object) -> bool:
+            raise AssertionError("rows of CSV were read ahead, so the pipe has no more input")
+
+        monkeypatch.setattr(inputs.LiveInput, "pauses", pauses)
+        pipe = tmp_path / "rows.csv"
+        os.mkfifo(pipe)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(flights.ok, "produce", "flights", "--from", str(pipe))
+            pipe.write_bytes(b"n\n1\n2\n")
+            assert running.result().lines[0] == "appended 2 records to flights"
+
     @pytest.mark.parametrize("options", [(), ("--check",), ("--format", "csv")])
     def test_a_pipe_that_another_process_made_non_blocking_is_waited_for(
         self, flights: Cli, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
