@@ -125,7 +125,6 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/spark/jobs/test_commands.py::test_a_table_of_a_database_is_loaded": (
         "test_a_table_is_loaded_and_a_range_is_replayed beside it"
     ),
-    "tests/spark/jobs/test_descriptions.py": "tests/unit/jobs",
     "tests/spark/jobs/test_latency.py::test_the_command": (
         "test_the_numbers_are_the_librarys beside it, tests/corpus"
     ),

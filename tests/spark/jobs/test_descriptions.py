@@ -44,23 +44,30 @@ def descriptions(spark: "SparkSession") -> list[str]:
     ]
 
 
+@pytest.mark.parametrize(
+    "name", ["latency", "reindex", "compact", "lag", "audit", "replay", "bootstrap", "mirror"]
+)
 def test_each_job_of_spark_names_our_job_and_its_topic(
-    spark: "SparkSession", root: str, tmp_path: Path
+    spark: "SparkSession", root: str, tmp_path: Path, name: str
 ) -> None:
-    table = spark.range(5).selectExpr("string(id) as key", "string(id) as value")
-    positions = spark.createDataFrame([("readers", "prices", 0, 3)], POSITIONS)
+    def lag() -> object:
+        positions = spark.createDataFrame([("readers", "prices", 0, 3)], POSITIONS)
+        return tidelog_spark.lag(spark, root, "readers", "prices", positions=positions)
+
+    def bootstrap() -> object:
+        table = spark.range(5).selectExpr("string(id) as key", "string(id) as value")
+        return tidelog_spark.bootstrap(spark, table, "prices", to=root, key="key", value="value")
+
     runs: dict[str, Callable[[], object]] = {
         "latency": lambda: tidelog_spark.latency(spark, root),
         "reindex": lambda: tidelog_spark.reindex(spark, root, "prices"),
         "compact": lambda: tidelog_spark.compact(spark, root, "prices", roll=True),
-        "lag": lambda: tidelog_spark.lag(spark, root, "readers", "prices", positions=positions),
+        "lag": lag,
         "audit": lambda: tidelog_spark.audit(spark, root, root, topics="prices"),
         "replay": lambda: tidelog_spark.replay(
             spark, root, "prices", to=f"parquet:{tmp_path}/out", clock="append", start="-1d"
         ),
-        "bootstrap": lambda: tidelog_spark.bootstrap(
-            spark, table, "prices", to=root, key="key", value="value"
-        ),
+        "bootstrap": bootstrap,
         # In place of a list of topics, a string is the name of one topic.
         "mirror": lambda: tidelog_spark.mirror(
             spark, root, "prices", str(tmp_path / "b"), checkpoint=f"{tmp_path}/c", create=True
@@ -69,12 +76,11 @@ def test_each_job_of_spark_names_our_job_and_its_topic(
     context = spark.sparkContext
     context.setJobDescription("mine")
     try:
-        for name, run in runs.items():
-            before = len(descriptions(spark))
-            run()
-            found = [text for text in descriptions(spark)[before:] if text != "mine"]
-            assert found, name
-            assert all(name in text and "prices" in text for text in found), found
-            assert context.getLocalProperty("spark.job.description") == "mine"
+        before = len(descriptions(spark))
+        runs[name]()
+        found = [text for text in descriptions(spark)[before:] if text != "mine"]
+        assert found
+        assert all(name in text and "prices" in text for text in found), found
+        assert context.getLocalProperty("spark.job.description") == "mine"
     finally:
         context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type] # removed
