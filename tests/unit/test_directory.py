@@ -1,5 +1,7 @@
 """The public class Directory: topics, appends that choose partitions, lookups, Arrow."""
 
+import gc
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -457,8 +459,29 @@ def test_a_refused_record_is_counted_from_the_start_of_the_call(tmp_path: Path) 
         assert [error.index for error in caught.value.record_errors] == [29]
         with pytest.raises(tidelog.RefusedRecords, match=r"t-2: record 29: "):
             directory.append("t", records, partition=2, batch_bytes=100)
+        keyless = [replace(one, key=None if at % 2 else b"") for at, one in enumerate(records)]
+        with pytest.raises(tidelog.RefusedRecords, match=r"t-[0-2]: record 29: "):
+            directory.append("t", iter(keyless), batch_bytes=100)
         large = NewRecord(value=b"v" * 2_000_000)
         with pytest.raises(tidelog.MessageTooLarge) as too_large:
             directory.append("t", [large])
         assert too_large.value.__cause__ is None
         assert [directory.log("t", number).log_end_offset for number in range(3)] == [0, 0, 0]
+
+
+def test_an_append_adds_no_work_for_the_garbage_collector(tmp_path: Path) -> None:
+    phases = []
+
+    def note(phase: str, _info: dict[str, int]) -> None:
+        phases.append(phase)
+
+    with tidelog.open(tmp_path, writable=True) as directory:
+        directory.create_topic("t", partitions=3)
+        records = [NewRecord(key=b"%d" % number) for number in range(20_000)]
+        directory.append("t", records[:1])
+        gc.callbacks.append(note)
+        try:
+            directory.append("t", records)
+        finally:
+            gc.callbacks.remove(note)
+    assert len(phases) < 20
