@@ -520,6 +520,39 @@ class TestFactsOfAnOldMap:
         assert list(zones.zones()) == list(ZoneMap.decode(before).zones())
         zones.verify()
 
+    def test_a_rebuilt_index_with_other_entries_fits_the_map(self) -> None:
+        env = two_segments({"index.interval.bytes": "0"})
+        directory, _ = reopen(env)
+        directory.alter_config(TOPIC, {"index.interval.bytes": "4096"})
+        directory.close()
+        env.files.remove(path_of(f"{FIRST}.index"))
+        before = ZoneMap.decode(read(env, ZONES)).siblings
+        directory, log = reopen(env)
+        (report,) = directory.reports
+        assert report.endswith(f"{FIRST}.index: missing; rebuilt from the log")
+        index = read(env, f"{FIRST}.index")
+        zones = closed(log.segments)[0].zones
+        assert zones is not None
+        assert zones.siblings == {**before, ".index": FileSum(len(index), crc32c(index))}
+        assert zones.siblings != before
+
+    def test_append_times_of_another_file_are_accepted_if_none_are_lost(self) -> None:
+        env = two_segments()
+        name = f"{FIRST}.appendtime"
+        times = first_of(env)[0].read_append_times()
+        last = times.rows()[-1].offset
+        times.truncate_to(last)
+        times.mark_unknown(last, 1)
+        data = times.encode()
+        assert data != read(env, name)
+        write(env, name, data)
+        assert loss_of(env) is None
+        directory, log = reopen(env)
+        zone_map_files.build_missing(log.segments)
+        directory.close()
+        zones = ZoneMap.decode(read(env, ZONES))
+        assert zones.siblings[".appendtime"] == FileSum(len(data), crc32c(data))
+
 
 def test_the_active_segment_has_none() -> None:
     _, _, log = new_log()

@@ -1,5 +1,6 @@
 """Cached blocks of a tier are bounded in size and verified."""
 
+from contextlib import nullcontext
 from random import Random
 
 import pytest
@@ -23,6 +24,7 @@ from tidelog.storage.tier.tier_files import (
     FOLDER_BYTES,
     TierFiles,
     TierOptions,
+    VerifiedFile,
     check_tier_url,
     is_tier_path,
     object_url,
@@ -33,6 +35,17 @@ from tidelog.storage.tier.tier_files import (
 
 KEY = "t-1/0/0-a/0.log"
 FOLDER = "/cache"
+
+
+def test_the_rest_of_an_object_is_verified_although_it_has_no_whole_batch() -> None:
+    fs, content = DamageFileSystem(), b"a batch, and an incomplete one"
+    file = fs.open("/object", create=True)
+    file.pwritev([content], 0)
+    for data, is_sound in ((content, True), (b"A" + content[1:], False)):
+        checked = VerifiedFile(file, "/object", FileSum(len(data), crc32c(data)))
+        assert checked.pread(7, 0) == content[:7]
+        with nullcontext() if is_sound else pytest.raises(CorruptFile, match="checksum"):
+            checked.read_rest(10)
 
 
 def test_memory_keeps_recently_used_blocks() -> None:
