@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import InvalidRequest
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.append import BUILT, AppendResult, batch_bytes_for, stored_codec
+from tidelog.storage.log.append import (
+    BUILT,
+    AppendResult,
+    batch_bytes_for,
+    batch_limit,
+    stored_codec,
+)
 from tidelog.storage.log.log import Log
 from tidelog.types import ArrowStream, Codec
 
@@ -62,7 +68,7 @@ def append_table(
             now_ms=log_dir.env.clock.now_ms(),
             codec=codec,
             level=level,
-            batch_bytes=batch_bytes_for(batch_bytes, info.config),
+            batch_bytes=batch_bytes_for(batch_bytes, batch_limit(info.config)),
         )
         answers[number] = append_encoded(log, batches)
     return answers

@@ -58,6 +58,11 @@ class TestOffsets:
         assert log.append(new_records([1])).base_offset == 25
         assert offsets(log.records()) == list(range(26))
 
+    def test_an_append_of_nearly_a_segment_is_one_batch(self) -> None:
+        _, _, log = new_log(SMALL)
+        log.append(new_records([1] * 8, value=b"v" * 69))
+        assert 660 < log.size_bytes() <= 700
+
     def test_a_refused_append_takes_no_offset(self) -> None:
         _, _, log = new_log({"max.message.bytes": "200"})
         with pytest.raises(MessageTooLarge):

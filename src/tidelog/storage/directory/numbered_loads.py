@@ -18,7 +18,7 @@ from tidelog.storage import commits
 from tidelog.storage.directory.attach import WriterVersion, attach, marks_of
 from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
-from tidelog.storage.log.append import batch_bytes_for, build_batches, stored_codec
+from tidelog.storage.log.append import batch_bytes_for, batch_limit, build_batches, stored_codec
 from tidelog.storage.open_files import FilePool, typed_failures
 from tidelog.types import INT64_MAX, Codec, NewRecord, TopicPartition
 
@@ -198,7 +198,7 @@ class _Stage:
         self._topic = topic
         self._name = name
         self._config = log_dir.topic(topic).config
-        self._batch_bytes = batch_bytes_for(batch_bytes, self._config)
+        self._batch_bytes = batch_bytes_for(batch_bytes, batch_limit(self._config))
         self._codec, self._level = stored_codec(self._config, codec)
         self._pool = FilePool(log_dir.env.files)
         self._writers: dict[int, StagedWriter] = {}

@@ -341,13 +341,15 @@ _COMPRESSION_BYTES: Final = 128
 _COMPRESSION_PART: Final = 128
 
 
-def batch_bytes_for(batch_bytes: int, config: TopicConfig) -> int:
-    """Return `batch_bytes`, or fewer if batches of this size could exceed a limit of the topic.
+def batch_bytes_for(batch_bytes: int, limit: int) -> int:
+    """Return `batch_bytes`, or fewer if batches of this size could exceed a limit in bytes.
 
-    The limits are `max.message.bytes` and `segment.bytes`. The result is at most half of the
-    smaller limit, because `record_bytes` may be too small, and because compression may add bytes.
+    The result is at most half of the limit, because `record_bytes` may be too small, and because
+    compression may add bytes. The limit is `max.message.bytes` for one append, because batches that
+    are smaller than necessary could together exceed `segment.bytes`. If batches may be written to
+    different segments, the limit is `batch_limit`.
     """
-    fitting = (_batch_limit(config) - HEADER_SIZE - _COMPRESSION_BYTES) // 2
+    fitting = (limit - HEADER_SIZE - _COMPRESSION_BYTES) // 2
     return min(batch_bytes, max(fitting, 1))
 
 
@@ -356,13 +358,14 @@ def exact_batch_bytes(batch_bytes: int, config: TopicConfig, codec: Codec) -> in
 
     The result is at most the smaller limit, minus the bytes that the codec may add.
     """
-    limit = _batch_limit(config)
+    limit = batch_limit(config)
     if codec is not Codec.NONE:
         limit -= _COMPRESSION_BYTES + limit // _COMPRESSION_PART
     return min(batch_bytes, max(limit, 1))
 
 
-def _batch_limit(config: TopicConfig) -> int:
+def batch_limit(config: TopicConfig) -> int:
+    """Return the maximum size in bytes of a batch by `max.message.bytes` and `segment.bytes`."""
     return min(config.max_message_bytes, config.segment_size_limit)
 
 

@@ -308,7 +308,7 @@ class Log(LogAccess):
         """
         now_ms = self.context.env.clock.now_ms()
         config = self._rules.config
-        batch_bytes = batch_bytes_for(batch_bytes, config)
+        batch_bytes = batch_bytes_for(batch_bytes, config.max_message_bytes)
         codec, level = stored_codec(config, codec)
         data = bytearray()
         for batch in build_batches(records, codec, batch_bytes, now_ms, level=level):

@@ -549,7 +549,7 @@ def check_records(
     """
     validator = Validator(topic, config)
     context = AppendContext(BUILT, 0, 0, now_ms, now_ms, now_ms)
-    batch_bytes = batch_bytes_for(BATCH_BYTES, config)
+    batch_bytes = batch_bytes_for(BATCH_BYTES, config.max_message_bytes)
     codec, level = stored_codec(config, codec)
     before = 0
     for batch in build_batches(records, codec, batch_bytes, now_ms, level=level):
