@@ -33,6 +33,7 @@ CASES: Final[Mapping[str, int]] = {
     "tests/server/test_loop_old_clients.py": 1,
     "tests/server/test_unreachable_leaders.py": 1,
     "tests/spark": 1,
+    "tests/spark/jobs/test_descriptions.py": 3,
     "tests/unit": 16,
     "tests/unit/cli/test_help.py": 60,
     "tests/unit/cli/test_one_grammar.py": 20,
