@@ -5,6 +5,8 @@ from tests.faults import SeededEnv, seeded_env
 
 from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.files import APPEND_TIME_CHECKPOINT_FILE, read_file
+from tidelog.storage.segment.lost_times import lost_times
 from tidelog.types import NewRecord
 
 PATH = "/data"
@@ -45,6 +47,23 @@ def test_rows_cut_off_at_a_border_make_times_unknown_never_wrong(base: int, rows
         assert all(found[o] == times[o] for o in range(len(times)) if o not in cut)
         # The remaining rows are trusted; the last of them only for the records of one append.
         assert sum(found[o] is not None for o in cut) >= 2 * rows
+
+
+@pytest.mark.parametrize("rows", range(1, APPENDS))
+def test_lost_rows_stay_known_after_the_file_was_rewritten(rows: int) -> None:
+    env, _ = _two_segments()
+    path = f"{PATH}/t-0/{0:020}.appendtime"
+    file = env.files.open(path, write=True)
+    file.truncate(HEADER_SIZE + rows * ROW_SIZE)
+    file.close()
+    env.files.remove(f"{PATH}/t-0/{APPEND_TIME_CHECKPOINT_FILE}")
+    before = read_file(env.files, path)
+    for _ in range(2):
+        with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+            loss = lost_times(directory.log("t", 0).segments[0])
+        assert loss is not None
+        assert loss.reason.endswith(f"rows, but it had {APPENDS + 1}")
+    assert read_file(env.files, path) != before
 
 
 def test_no_row_lost_means_every_time_known() -> None:

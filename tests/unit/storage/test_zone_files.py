@@ -536,6 +536,22 @@ class TestFactsOfAnOldMap:
         assert zones.siblings == {**before, ".index": FileSum(len(index), crc32c(index))}
         assert zones.siblings != before
 
+    @pytest.mark.parametrize("damage", ["removed", "flipped"])
+    def test_a_log_is_compared_with_the_map_in_memory_if_its_file_is_lost(
+        self, damage: str
+    ) -> None:
+        env = two_segments()
+        segment, _ = first_of(env)
+        assert segment.zones is not None
+        if damage == "removed":
+            env.files.remove(path_of(ZONES))
+        else:
+            flip(env, ZONES, 30)
+        assert zone_map_files.unchanged_map(segment) is segment.zones
+        flip(env, f"{FIRST}.log", LEADER_EPOCH_AT)
+        with pytest.raises(CorruptData, match="were changed after"):
+            zone_map_files.unchanged_map(segment)
+
     def test_append_times_of_another_file_are_accepted_if_none_are_lost(self) -> None:
         env = two_segments()
         name = f"{FIRST}.appendtime"
