@@ -59,10 +59,10 @@ _COLUMNS: Final = output.columns(
     output.size("bytes"),
     output.count("records", "keys"),
     output.size("garbage_bytes"),
-    output.detail(output.number("cleaned_to", "runs"), output.size("freed_bytes")),
+    output.minor(output.number("cleaned_to", "runs"), output.size("freed_bytes")),
     "decision",
     output.minor(output.size("read_bytes", "written_bytes")),
-    output.detail("refused"),
+    output.detail("blocked_by"),
 )
 
 _PLAN_TOPICS: Final = output.columns(
@@ -70,7 +70,7 @@ _PLAN_TOPICS: Final = output.columns(
     output.count("partitions", "due"),
     output.minor(output.size("read_bytes", "written_bytes", "freed_bytes")),
     output.wrapped("reason"),
-    output.detail("refused"),
+    output.detail("blocked_by"),
 )
 
 

@@ -168,12 +168,12 @@ def test_a_plan_names_append_times_that_stop_a_compaction(tmp_path: Path, schedu
     (line,) = [each for each in notes.splitlines() if "appendtime" in each]
     assert line.startswith(f"note: t-0 would not be compacted: {path}: 0 rows, but it had ")
     assert "--accept-lost-times" in line
-    refused = [str(row["refused"]) for row in rows if row["refused"] is not None]
-    assert [row["base_offset"] for row in rows if row["refused"]] == [int(path.stem)]
+    refused = [str(row["blocked_by"]) for row in rows if row["blocked_by"] is not None]
+    assert [row["base_offset"] for row in rows if row["blocked_by"]] == [int(path.stem)]
     (refusal,) = refused
     assert refusal.removesuffix("`") in line
     (topic,), _ = _show(tmp_path, "--show", "topics")
-    assert topic["refused"] == refusal
+    assert topic["blocked_by"] == refusal
 
 
 def test_a_plan_does_not_name_append_times_of_segments_that_stay(tmp_path: Path) -> None:
