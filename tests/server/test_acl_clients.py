@@ -270,6 +270,8 @@ def test_a_user_who_may_only_read_needs_no_right_to_settings(
     ):
         code, _, err = shell.run(*command, *config)
         assert code == 0, (command, err)
+        is_noted = "unknown, because the settings of flights can't be read" in err
+        assert is_noted == (command[0] != "describe"), err
     assert [row["topic"] for row in shell.rows("topics", *config)] == ["flights", "open"]
     code, _, err = shell.run("config", "flights", *config)
     assert code == 1

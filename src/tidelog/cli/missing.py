@@ -48,8 +48,14 @@ def note_missing(
     starts = directory.beginning_offsets(list(bounded))
     for note in _deleted_note(directory, bounded, starts, clock, zone):
         surroundings.note(note)
-    for note in _compacted_note(_compacted_parts(directory, bounded, clock)):
+    topics, unreadable = _compacted_topics(directory, {name.topic for name in bounded})
+    for note in _compacted_note(_compacted_parts(directory, bounded, topics, clock)):
         surroundings.note(note)
+    if unreadable:
+        surroundings.note(
+            "whether compaction removed records of this range is unknown, because the settings of"
+            f" {', '.join(unreadable)} can't be read"
+        )
 
 
 def _deleted_note(
@@ -78,26 +84,36 @@ def _deleted_note(
         yield f"earlier offsets were deleted by retention or delete-records: {_listed(cut)}"
 
 
-def _compacted_parts(
-    directory: "Directory | RemoteDirectory",
-    ranges: Mapping[TopicPartition, Limits],
-    clock: ClockName,
-) -> "Mapping[TopicPartition, CompactedPart]":
-    """Return the parts of the ranges from which compaction may have removed records.
+def _compacted_topics(
+    directory: "Directory | RemoteDirectory", topics: set[str]
+) -> tuple[set[str], list[str]]:
+    """Return the topics that may have been compacted, and the topics whose settings are unknown.
 
     If the source doesn't report which partitions were compacted, the topic's setting
     `cleanup.policy` decides.
     """
     from tidelog.config import CLEANUP_COMPACT
+
+    if directory.source.knows_compaction:
+        return topics, []
+    settings = {topic: directory.topic(topic).settings for topic in sorted(topics)}
+    compacted = {
+        topic
+        for topic, values in settings.items()
+        if CLEANUP_COMPACT in values.get("cleanup.policy", "")
+    }
+    return compacted, [topic for topic, values in settings.items() if not values]
+
+
+def _compacted_parts(
+    directory: "Directory | RemoteDirectory",
+    ranges: Mapping[TopicPartition, Limits],
+    topics: set[str],
+    clock: ClockName,
+) -> "Mapping[TopicPartition, CompactedPart]":
+    """Return the parts of the topics' ranges from which compaction may have removed records."""
     from tidelog.scan.split import RequestedRange
 
-    topics = {name.topic for name in ranges}
-    if not directory.source.knows_compaction:
-        topics = {
-            topic
-            for topic in topics
-            if CLEANUP_COMPACT in directory.topic(topic).settings.get("cleanup.policy", "")
-        }
     requested = {
         name: RequestedRange(**limits._asdict())
         for name, limits in ranges.items()
