@@ -113,6 +113,19 @@ def test_offsets_after_old_formats_are_lost_too(
         log.offsets_at(TOPIC, 10)
 
 
+@pytest.mark.parametrize("read", READERS)
+def test_offsets_after_a_segment_with_gaps_may_have_been_compacted(
+    tmp_path: Path, read: Callable[[str], int]
+) -> None:
+    bases = make(tmp_path, DELETE)
+    log = tmp_path / f"{TOPIC}-0" / f"{bases[1]:020d}.log"
+    first, _, *others = [bytes(batch.view) for batch in walk(log.read_bytes())]
+    lose(tmp_path, bases[1])
+    log.write_bytes(b"".join([first, *others]))
+    lose(tmp_path, bases[2])
+    assert read(str(tmp_path)) == 60 - 1 - (bases[3] - bases[2])
+
+
 def test_a_range_fails_only_if_it_includes_lost_offsets(tmp_path: Path) -> None:
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
