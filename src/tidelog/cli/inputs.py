@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from io import BufferedReader, RawIOBase, TextIOWrapper
+from io import DEFAULT_BUFFER_SIZE, BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import PurePath
 from select import select
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
@@ -23,6 +23,7 @@ from uuid import UUID
 from tidelog.cli.cells import CHARACTERS_SHOWN, encoder
 from tidelog.cli.options import Encoding, InputFormat
 from tidelog.cli.surroundings import InvalidInput, UsageProblem
+from tidelog.env import Clock
 from tidelog.errors import InvalidTime, InvalidTimestamp, MissingDependency, SerdeError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import Header, NewRecord, check_time
@@ -37,12 +38,14 @@ if TYPE_CHECKING:
 
 
 class _Pipe(RawIOBase):
-    """File descriptor to read. While `is_probed`, a read returns None instead of waiting."""
+    """File descriptor to read, and the bytes that were read ahead of the reader."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self.descriptor = descriptor
-        self.is_probed = False
+        self.ahead = bytearray()
+        self.has_ended = False
+        self.is_probed = False  # a read returns None instead of taking bytes
 
     def readable(self) -> bool:
         return True
@@ -51,10 +54,20 @@ class _Pipe(RawIOBase):
         if self.is_probed:
             return None
         view = memoryview(buffer)
-        select([self.descriptor], [], [])  # another process may have made it non-blocking
-        data = os.read(self.descriptor, len(view))
+        if not self.ahead and not self.has_ended:
+            self.read_ahead()
+        data = self.ahead[: len(view)]
+        del self.ahead[: len(view)]
         view[: len(data)] = data
         return len(data)
+
+    def read_ahead(self) -> bytes:
+        """Wait for bytes, add them to `ahead` and return them; empty at the end of the input."""
+        select([self.descriptor], [], [])  # another process may have made it non-blocking
+        data = os.read(self.descriptor, DEFAULT_BUFFER_SIZE)
+        self.has_ended = not data
+        self.ahead += data
+        return data
 
 
 class LiveInput(BufferedReader):
@@ -67,19 +80,30 @@ class LiveInput(BufferedReader):
         self._pipe = _Pipe(descriptor)
         super().__init__(self._pipe)
 
-    def pauses(self, wait_ms: int) -> bool:
-        """Wait until more input can be read; return True if there is none after `wait_ms`.
+    def pauses(self, clock: Clock, until_ms: int) -> bool:
+        """Wait for a complete line; return True if there is none at `until_ms`.
 
-        A complete line that is already in the buffer, and the end of the input, count as input.
+        The end of the input counts as a line.
+
+        Args:
+            clock: Clock of the monotonic time.
+            until_ms: Monotonic time in ms.
         """
+        pipe = self._pipe
+        if pipe.has_ended or b"\n" in self._buffered() or b"\n" in pipe.ahead:
+            return False
+        while select([pipe.descriptor], [], [], max(until_ms - clock.monotonic_ms(), 0) / 1_000)[0]:
+            data = pipe.read_ahead()
+            if not data or b"\n" in data:
+                return False
+        return True
+
+    def _buffered(self) -> bytes:
         self._pipe.is_probed = True
         try:
-            buffered = self.peek()
+            return self.peek()
         finally:
             self._pipe.is_probed = False
-        if b"\n" in buffered:
-            return False
-        return not select([self._pipe.descriptor], [], [], wait_ms / 1_000)[0]
 
 
 def live_input(source: BinaryIO) -> BinaryIO:

@@ -622,10 +622,9 @@ def _groups(
             size += more
             if live is None:
                 continue
-            now_ms = clock.monotonic_ms()
             if len(group) == 1:
-                due_ms = now_ms + _LINGER_MS
-            if live.pauses(max(due_ms - now_ms, 0)):
+                due_ms = clock.monotonic_ms() + _LINGER_MS
+            if live.pauses(clock, due_ms):
                 yield group
                 group, size = [], 0
     except InvalidInput as error:

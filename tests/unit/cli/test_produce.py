@@ -23,6 +23,7 @@ from tests.worlds.waiting import until_equal
 
 import tidelog
 from tidelog.cli import inputs
+from tidelog.env import ManualClock
 
 CSV = b'tail,due,extra\nN1,2013-02-08 12:00,"{""a"": ""b""}"\n,2013-02-08 13:00,\n'
 
@@ -469,6 +470,26 @@ class TestOpenPipe:
             until_equal(2, lambda: count(flights))
             stdin.write(b"ree")
         assert [row["value"] for row in read(flights)] == ["one", "two", "three"]
+
+    def test_a_line_that_begins_during_the_wait_does_not_end_it(self) -> None:
+        reader, writer = os.pipe()
+        with os.fdopen(reader, "rb") as pipe, os.fdopen(writer, "wb", buffering=0) as stdin:
+            live, clock = inputs.LiveInput(pipe.fileno()), ManualClock(NOW)
+            now_ms = clock.monotonic_ms()
+            stdin.write(b"one\n")
+            assert live.readline() == b"one\n"
+            stdin.write(b"tw")
+            assert live.pauses(clock, now_ms)
+            stdin.write(b"o\nthree\nfour")
+            assert not live.pauses(clock, now_ms)
+            assert live.readline() == b"two\n"
+            assert not live.pauses(clock, now_ms)
+            assert live.readline() == b"three\n"
+            assert live.pauses(clock, now_ms)
+            stdin.close()
+            assert not live.pauses(clock, now_ms)
+            assert live.read() == b"four"
+            assert not live.pauses(clock, now_ms)
 
     def test_rows_of_a_named_pipe_are_appended_while_it_stays_open(
         self, flights: Cli, tmp_path: Path
