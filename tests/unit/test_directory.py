@@ -1,6 +1,7 @@
 """The public class Directory: topics, appends that choose partitions, lookups, Arrow."""
 
 import gc
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,29 @@ def test_sizes_are_those_of_the_files_of_each_segment() -> None:
 
 
 class TestAppends:
+    @pytest.mark.parametrize("way", ["append", "load_once", "append_table"])
+    @pytest.mark.parametrize(
+        ("codec", "low", "high"), [("gzip", "1", "9"), ("lz4", "1", "12"), ("zstd", "1", "19")]
+    )
+    def test_batches_are_compressed_with_the_level_of_the_topic(
+        self, way: str, codec: str, low: str, high: str
+    ) -> None:
+        draw = random.Random(7)
+        words = [draw.randbytes(draw.randrange(3, 9)) for _ in range(300)]
+        values = [b" ".join(draw.choices(words, k=60)) for _ in range(200)]
+
+        def size(level: str) -> int:
+            _, directory = new(compression_type=codec, **{f"compression_{codec}_level": level})
+            if way == "append_table":
+                directory.append_table("t", pa.table({"value": values}))
+            elif way == "append":
+                directory.append("t", [NewRecord(value=value) for value in values])
+            else:
+                directory.load_once("t", [NewRecord(value=value) for value in values], source="a")
+            return directory.log_sizes(["t"])["t"][0]
+
+        assert size(high) < size(low) < sum(map(len, values))
+
     def test_keys_choose_partitions_as_kafkas_clients_do(self) -> None:
         _, directory = new(4)
         answers = directory.append("t", keyed(50))
