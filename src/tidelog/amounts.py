@@ -96,6 +96,11 @@ def share_text(share: float) -> str:
     return f"{percent:.{decimals}f}%"
 
 
+def partitions_text(count: int) -> str:
+    """Return which partitions a topic has: `only partition 0`, or `partitions 0 to 5`."""
+    return "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+
+
 def plural(count: int, noun: str, many: str | None = None) -> str:
     """Format a count with its noun: `1 record`, `1,939 records`."""
     return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
+from tidelog.amounts import partitions_text
 from tidelog.errors import InvalidRequest
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.append import (
@@ -70,7 +71,8 @@ def append_table(
             level=level,
             batch_bytes=batch_bytes_for(batch_bytes, batch_limit(info.config)),
         )
-        answers[number] = append_encoded(log, batches)
+        limit = min(info.config.segment_size_limit, APPEND_BYTES)
+        answers[number] = append_encoded(log, batches, limit)
     return answers
 
 
@@ -135,20 +137,20 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:
-    """Append encoded batches, up to `APPEND_BYTES` at a time; return the last append's result."""
+def append_encoded(log: Log, batches: Iterable[bytearray], append_bytes: int) -> AppendResult:
+    """Append encoded batches, up to `append_bytes` at a time; return the last append's result."""
     answer = None
-    for piece in _pieces(batches):
+    for piece in _pieces(batches, append_bytes):
         answer = log.append_batches(piece, BUILT)
     if answer is None:
         raise InvalidRequest("an append needs at least one record")
     return answer
 
 
-def _pieces(batches: Iterable[bytearray]) -> Iterator[bytearray]:
+def _pieces(batches: Iterable[bytearray], append_bytes: int) -> Iterator[bytearray]:
     piece = bytearray()
     for batch in batches:
-        if piece and len(piece) + len(batch) > APPEND_BYTES:
+        if piece and len(piece) + len(batch) > append_bytes:
             yield piece
             piece = bytearray()
         piece = piece + batch if piece else batch
@@ -173,7 +175,7 @@ def choose_rows(
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < partition_count:
             raise InvalidRequest(
                 f"column 'partition' has values from {chosen.min()} to {chosen.max()}; the topic"
-                f" has partitions 0 to {partition_count - 1}"
+                f" has {partitions_text(partition_count)}"
             )
         return chosen, table.drop_columns([PARTITION_COLUMN])
     if "key" not in table.column_names:

@@ -391,8 +391,8 @@ class Directory(FrontDoor):
         """Append a table; return the last result of each partition that received rows.
 
         Rows keep their order within a partition. A table may need several appends. Each append
-        writes batches of at most 1 MiB in total, or one larger batch. After a failed append, the
-        rows of earlier appends stay in the log.
+        writes batches of at most 1 MiB and at most `segment.bytes` in total, or one batch of more
+        than 1 MiB. After a failed append, the rows of earlier appends stay in the log.
 
         Args:
             topic: Name of the topic.

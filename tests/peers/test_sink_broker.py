@@ -222,7 +222,7 @@ def test_writers_do_not_wait_for_each_other(either_broker: AnyBroker) -> None:
             {},
             pa.RecordBatch.from_pydict({"value": [b"x"], "partition": [7]}),
             InvalidRequest,
-            "partitions 0 to 0",
+            "only partition 0",
         ),
         (
             "epoch",

@@ -133,6 +133,15 @@ class TestTables:
             }
         )
 
+    @pytest.mark.parametrize("batch_bytes", [100, 16_384])
+    def test_a_table_larger_than_a_segment_is_several_appends(self, batch_bytes: int) -> None:
+        _, directory = new(internal_segment_bytes="700")
+        values = [b"value %d" % number for number in range(200)]
+        table = pa.table({"value": pa.array(values, pa.binary())})
+        directory.append_table("t", table, batch_bytes=batch_bytes)
+        assert [record.value for record in directory.log("t", 0).records()] == values
+        assert max(directory.log_sizes(["t"])["t"]) <= 700
+
     def test_rows_are_read_back_as_records(self) -> None:
         _, directory = new()
         answer = directory.append_table("t", self.table())[0]

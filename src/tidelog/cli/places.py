@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
+from tidelog.amounts import partitions_text
 from tidelog.cli.options import bundled, data_option
 from tidelog.cli.surroundings import Surroundings, UsageProblem, read_settings_text
 from tidelog.cli.times import duration_ms
@@ -450,7 +451,7 @@ def chosen(
         return partitions
     names = [name for name in partitions if name.partition == number]
     if not names:
-        raise UsageProblem(f"{topic} has partitions 0 to {len(partitions) - 1}, not {number}")
+        raise UsageProblem(f"{topic} has {partitions_text(len(partitions))}, not {number}")
     return names
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
+from tidelog.amounts import partitions_text
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.own_logs import Counter, OwnLogs, by_offsets
@@ -160,7 +161,7 @@ def choice_partitions(
         elif TopicPartition(topic, number) in existing:
             chosen.add(TopicPartition(topic, number))
         else:
-            raise InvalidRequest(f"{topic} has partitions 0 to {len(existing) - 1}, not {number}")
+            raise InvalidRequest(f"{topic} has {partitions_text(len(existing))}, not {number}")
     return sorted(chosen)
 
 

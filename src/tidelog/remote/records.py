@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import plural
+from tidelog.amounts import partitions_text, plural
 from tidelog.env import Env
 from tidelog.errors import (
     ClusterFailure,
@@ -191,8 +191,8 @@ class ClusterRecords(RecordSource):
             elif 0 <= one.partition < len(existing):
                 names.append(one)
             else:
-                last = len(existing) - 1
-                raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {one.partition}")
+                numbers = partitions_text(len(existing))
+                raise InvalidRequest(f"{topic} has {numbers}, not {one.partition}")
         return list(dict.fromkeys(names))
 
     def plan(  # noqa: PLR0913 - one keyword for each way to choose

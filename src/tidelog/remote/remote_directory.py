@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
-from tidelog.amounts import plural
+from tidelog.amounts import partitions_text, plural
 from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_names, plain_settings
 from tidelog.directory import Directory
@@ -272,8 +272,8 @@ class RemoteDirectory(FrontDoor):
                 self._counts.pop(topic, None)  # partitions may have been added to the topic
             partitioner = self._partitioner(topic)
         if partition is not None and not 0 <= partition < partitioner.partition_count:
-            last = partitioner.partition_count - 1
-            raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {partition}")
+            numbers = partitions_text(partitioner.partition_count)
+            raise InvalidRequest(f"{topic} has {numbers}, not {partition}")
         now_ms = self._env.clock.now_ms()
         return (_row(record, partitioner, partition, now_ms) for record in records)
 

@@ -29,6 +29,7 @@ from dataclasses import field
 from itertools import pairwise
 from typing import Final
 
+from tidelog.amounts import partitions_text
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
@@ -120,7 +121,7 @@ def _refuse_missing(
         existing = cluster.partitions(name.topic)
         if name not in existing:
             raise UnknownTopic(
-                f"{cluster.bootstrap}: topic {name.topic} has partitions 0 to {len(existing) - 1},"
+                f"{cluster.bootstrap}: topic {name.topic} has {partitions_text(len(existing))},"
                 f" not {name.partition}"
             ) from reason
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, TypeVar
 
-from tidelog.amounts import bytes_text, plural
+from tidelog.amounts import bytes_text, partitions_text, plural
 from tidelog.arguments import level_of, reads_arguments
 from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
@@ -308,9 +308,7 @@ def _checked_partitions(
 def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:
     count = log_dir.topic(name.topic).partitions
     if not 0 <= name.partition < count:
-        raise UnknownTopic(
-            f"topic {name.topic} has partitions 0 to {count - 1}, not {name.partition}"
-        )
+        raise UnknownTopic(f"topic {name.topic} has {partitions_text(count)}, not {name.partition}")
 
 
 @dataclass(frozen=True, slots=True)

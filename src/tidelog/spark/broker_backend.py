@@ -19,6 +19,7 @@ from functools import cached_property, partial
 from typing import Final, TypeVar
 
 from tidelog import scan
+from tidelog.amounts import partitions_text
 from tidelog.closing import Closing
 from tidelog.errors import ClusterFailure, InvalidRequest, OffsetsGone, UnknownTopic
 from tidelog.lazy_dataclass import dataclass
@@ -290,7 +291,7 @@ class BrokerBackend(Closing):
         existing = self._cluster.partitions(topic)  # raises UnknownTopic
         if partition is not None:
             raise UnknownTopic(
-                f"{self._options.bootstrap}: topic {topic} has partitions 0 to {len(existing) - 1},"
+                f"{self._options.bootstrap}: topic {topic} has {partitions_text(len(existing))},"
                 f" not {partition}"
             )
 

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidelog.amounts import partitions_text
 from tidelog.errors import InvalidRequest, InvalidTimestamp, RequestError, SerdeError
 from tidelog.record.columns.encode import choose_partitions
 from tidelog.spark.options import REASON, scan_columns
@@ -360,7 +361,7 @@ class Router:
         wrong = has_number & ((numbers < 0) | (numbers >= count))
         if wrong.any():
             raise InvalidRequest(
-                f"partition {numbers[wrong][0]}: topic {topic} has partitions 0 to {count - 1}"
+                f"partition {numbers[wrong][0]}: topic {topic} has {partitions_text(count)}"
             )
         if not column.null_count:
             return numbers.astype(np.int32)

@@ -273,7 +273,7 @@ def test_a_target_that_is_none(tides: Cli, target: str) -> None:
 def test_a_partition_that_does_not_exist(tides: Cli) -> None:
     result = tides.run("why", "tides:7")
     assert result.code == 1
-    assert "partitions 0 to 0" in result.err
+    assert "only partition 0" in result.err
 
 
 class TestForeign:

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import rate_text
+from tidelog.amounts import partitions_text, rate_text
 from tidelog.cli import output
 from tidelog.cli.options import SparkAccess
 from tidelog.cli.output import Column, Row, cell_text
@@ -577,10 +577,8 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
             if name not in topics:
                 raise unknown_topic(str(name), topics)
             if partition is not None and partition >= topics[str(name)]:
-                count = topics[str(name)]
                 error = unknown_topic(f"{name}:{partition}", ())
-                numbers = "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
-                error.add_note(f"{name} has {numbers}")
+                error.add_note(f"{name} has {partitions_text(topics[str(name)])}")
                 raise error
         if use.writes and not use.place.is_broker:
             _check_writable(use.place.address)

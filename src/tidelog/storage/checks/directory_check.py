@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final
 
-from tidelog.amounts import bytes_text, plural
+from tidelog.amounts import bytes_text, partitions_text, plural
 from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
 from tidelog.errors import (
@@ -347,7 +347,7 @@ class DirectoryCheck:
         if not here:
             return unknown_topic(topic, {name.topic for name in names})
         if here == [*range(len(here))]:
-            text = f"topic {topic} has partitions 0 to {here[-1]}, not {number}"
+            text = f"topic {topic} has {partitions_text(len(here))}, not {number}"
         else:  # the missing partitions may be in other directories of the broker
             listed = ", ".join(map(str, here))
             text = f"topic {topic} has no partition {number} here, only {listed}"

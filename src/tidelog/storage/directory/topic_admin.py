@@ -31,6 +31,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
+from tidelog.amounts import partitions_text
 from tidelog.config import ConfigNote
 from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
 from tidelog.env import Env, FileSystem
@@ -217,7 +218,7 @@ class TopicAdmin:
             )
         if not 0 <= name.partition < info.partitions:
             raise UnknownTopic(
-                f"{self._path}: topic {name.topic} has partitions 0 to {info.partitions - 1},"
+                f"{self._path}: topic {name.topic} has {partitions_text(info.partitions)},"
                 f" not {name.partition}"
             )
         return info
