@@ -68,7 +68,9 @@ class TestAppends:
         values = [b" ".join(draw.choices(words, k=60)) for _ in range(200)]
 
         def size(level: str) -> int:
-            _, directory = new(compression_type=codec, **{f"compression_{codec}_level": level})
+            _, directory = new()
+            level_of = f"compression.{codec}.level"
+            directory.alter_config("t", {"compression.type": codec, level_of: level})
             if way == "append_table":
                 directory.append_table("t", pa.table({"value": values}))
             elif way == "append":
