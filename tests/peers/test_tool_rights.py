@@ -5,7 +5,7 @@ With Kafka and with our broker, each client shows the same results and codes. A 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,7 @@ from tests.peers.tool_rights import (
 )
 from tests.worlds.clients.rights_process_drivers import java_config
 from tests.worlds.clients.rights_talk import LENT, SUPER, TRANSACTION, codes_in, lend, logged_in
+from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.protocol.messages import PRODUCE
@@ -108,9 +109,20 @@ TOOLS: Final = (
 DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
 
 
+@pytest.fixture(scope="module")
+def tools(kafka_jars: KafkaHome) -> Iterator[Oracle]:
+    """A JVM that ends with the module, and with it the clients of tools.
+
+    A tool that ends with an error does not close its client, which then would try to connect to
+    the ended broker for the rest of the session.
+    """
+    with Oracle(kafka_jars) as oracle:
+        yield oracle
+
+
 @pytest.mark.parametrize("user", ["nobody", "lenders-boss", "lender", "producer", "all"])
 def test_tools_end_with_equal_status(
-    sides: tuple[Side, Side], kafka_oracle: Oracle, tmp_path: Path, user: str
+    sides: tuple[Side, Side], tools: Oracle, tmp_path: Path, user: str
 ) -> None:
     """With both brokers a tool has the same exit status, and its output shows the same denials."""
     for main_class, *arguments in TOOLS:
@@ -121,7 +133,7 @@ def test_tools_end_with_equal_status(
             more = ("--command-config", str(given))
             settings = java_config(side.bootstrap, user).items()
             given.write_text("".join(f"{name}={value}\n" for name, value in settings))
-            told = kafka_oracle.ask(
+            told = tools.ask(
                 "tool",
                 main_class=f"org.apache.kafka.tools.{main_class}",
                 args=[*("--bootstrap-server", side.bootstrap), *more, *arguments],
