@@ -73,7 +73,7 @@ def _first_lines(text: str) -> frozenset[int]:
 
     Adjacent strings are one string, and comments on successive lines are one comment.
     """
-    starts = set()
+    starts: set[int] = set()
     before = tokenize.ENCODING
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in (tokenize.NL, tokenize.NEWLINE):
