@@ -119,7 +119,8 @@ def _warm_up(pair: Pair, server: Served, seconds: float) -> None:
 def nothing() -> None:
     """Do nothing, as the `prepare` of a case.
 
-    A case needs a `prepare` if the harness must call `ours` and `rival` only once per round.
+    The harness calls `ours` and `rival` only once per round if the case has a `prepare`. A case
+    that needs this and has nothing to prepare uses this function.
     """
 
 

@@ -51,7 +51,7 @@ def processor_time() -> float:
     ticks, processes = 0, [str(os.getpid())]
     while processes:
         process = processes.pop()
-        # If a process ends during this loop, its parent's time includes its time.
+        # The parent's time includes the time of a process that ends during this loop.
         with suppress(OSError):
             stat = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
             ticks += sum(map(int, stat[11:15]))

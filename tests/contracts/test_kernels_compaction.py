@@ -35,7 +35,7 @@ def both(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """Draw consecutive uncompressed batches; a byte of the last one's body may be changed."""
+    """Draw consecutive uncompressed batches; a bit of the last batch's body may be flipped."""
     parts = draw(st.lists(batches(codecs=(Codec.NONE,)), min_size=1, max_size=3))
     data = bytearray(b"".join(parts))
     if draw(st.booleans()):

@@ -97,7 +97,10 @@ def test_the_walk_stops_at_the_same_position_as_the_plain_walk(data: bytes) -> N
 
 
 def plain_places(data: bytes) -> tuple[list[int], int | None]:
-    """Return the positions of batches that the plain walk accepts, and that of a refused batch."""
+    """Return the positions of the batches that the plain walk accepts, and of the one it refuses.
+
+    The second value is None if the walk refuses no batch.
+    """
     places: list[int] = []
     try:
         places.extend(batch.at for batch in walk(data))
@@ -293,7 +296,7 @@ def test_decoder_is_equal_compiled_and_interpreted(
 
 @given(data=damaged_logs(), start=st.integers(0, 50), size=st.integers(0, 4000))
 def test_sums_are_those_of_the_plain_path(data: bytes, start: int, size: int) -> None:
-    """The kernel sums spans by long runs, short runs, words and bytes, depending on the length."""
+    """Depending on the span's length, the kernel sums in long runs, short runs, words and bytes."""
     noise = frozen((data * (1 + 4100 // max(len(data), 1)))[:4100] or bytes(4100))
     batch = np.zeros((1, layout.BATCH_FIELDS), np.int64)
     batch[0, layout.MAGIC] = MAGIC_2

@@ -38,7 +38,7 @@ _FILES: Final = (
     *("flights-0/segment-notes", "meta.properties", "recovery-point-offset-checkpoint"),
     *("log-start-offset-checkpoint", "tidelog-producer-ids.json", "tidelog-topics.json"),
 )
-# Other topics, whose partitions would only be checked again and again.
+# Topics that are removed before the damage, because `doctor` would check them in each run.
 _OTHERS: Final = ("blank", "odd", "orders", "planes", "prices", "stamped")
 _BATCH: Final = struct.Struct(">qi")
 _CRC_AT: Final = 17
@@ -61,7 +61,7 @@ def _cut(size: int) -> Damage:
 
 
 def _sealed(position: int, add: int) -> Damage:
-    """Add to a byte of the first batch; set the checksum to that of the changed bytes."""
+    """Add a number to a byte of the first batch, then correct the batch's checksum."""
 
     def change(data: bytes) -> bytes:
         changed = bytearray(data)

@@ -36,12 +36,12 @@ def now_ms() -> int:
 
 
 def set_time(to_ms: int) -> None:
-    """Set wall time. Monotonic time advances by the same amount, but never decreases."""
+    """Set wall time. If it increases, monotonic time increases by the same amount."""
     advance(to_ms - now_ms())
 
 
 def advance(by_ms: int) -> None:
-    """Advance time."""
+    """Advance wall time and monotonic time; a negative `by_ms` only sets wall time back."""
     _World.now_ns += by_ms * 1_000_000
     _World.passed_ns += max(by_ms, 0) * 1_000_000
 

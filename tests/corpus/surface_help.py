@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tests.corpus.book import Entry
 from tests.corpus.shell import run, shown
 
-# A section of a help text that lists commands; its heading is `Commands` or another word.
+# A section of a help text that may list commands: any section but `Usage` and `Options`.
 _COMMANDS = re.compile(r"^(?!Options|Usage)[A-Z][a-z ]+:\n((?:  .*\n)+)", re.MULTILINE)
 _COMMAND = re.compile(r"^  ([a-z][a-z-]*)", re.MULTILINE)
 

@@ -20,9 +20,9 @@ def options(text: str) -> set[str]:
 
 
 def used() -> dict[tuple[str, ...], set[str]]:
-    """Return the words of the commands in scenes, grouped by how the commands begin.
+    """Return the words of the commands in scenes, by the first words of the commands.
 
-    The key is a tuple of a command's first two words or of its first word, or empty (all commands).
+    A key has the first two words of a command, or its first word, or no word (for all commands).
     """
     found: dict[tuple[str, ...], set[str]] = {(): set()}
     for path in SCENES.glob("*.txt"):

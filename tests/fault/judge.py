@@ -24,9 +24,9 @@ def judge(state: CrashState, before: DirPromise, after: DirPromise) -> None:
     files = reopen(state)
     judge_directory(recover(files), before, after)
     if f"{ROOT}/{CLEAN_SHUTDOWN_FILE}" in state.contents():
-        # `judge_idempotence` compares the files before and after a recovery. A recovery may write
-        # other, equally valid indexes than appends do, but opening after a clean stop recovers
-        # nothing. So recover once before the comparison.
+        # `judge_idempotence` compares the files before and after a recovery. Opening after a clean
+        # stop recovers nothing, so the files still have the indexes that appends wrote. A recovery
+        # may write different, equally valid indexes. So recover once before the comparison.
         files = reopen(files.crash(Keep.EVERYTHING))
         recover(files)
     judge_idempotence(files)
@@ -85,7 +85,11 @@ def _expect_unknown(directory: LogDir, name: str) -> None:
 
 
 def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
-    """Assert that the log has a promise's records up to the end of a batch; return the promise."""
+    """Assert that the log has the records of one of the promises, in whole batches.
+
+    Returns:
+        The promise whose records the log has.
+    """
     start, end = log.log_start_offset, log.log_end_offset
     durable = min(version.durable_end for version in versions)
     assert end >= durable, f"the log ends at {end}, everything below {durable} was synced"
@@ -126,7 +130,7 @@ def _facts(record: object) -> tuple[object, ...]:
 
 
 def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
-    """Assert that batches and epoch file have the promised epochs; the log's epoch is higher."""
+    """Assert that batches and epoch file have the promised epochs, below the log's own epoch."""
     epochs = {kept.offset: kept.leader_epoch for kept in version.records}
     previous = -1
     for part in log.slices():

@@ -178,7 +178,10 @@ def test_a_failure_has_the_seeds_to_reproduce_it() -> None:
 def test_calls_of_another_thread_during_settle_stay_in_the_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`settle` keeps the creation of a file during its run: later syncs of this file need it."""
+    """If a thread creates a file while `settle` runs, the journal keeps the creation.
+
+    Later syncs of this file need it.
+    """
     files = DamageFileSystem()
     files.make_dirs("/d")
     crash = DamageFileSystem.crash

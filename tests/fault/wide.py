@@ -94,7 +94,7 @@ class WideWorkload(Workload):
             super().bump_epoch()
 
     def truncate(self) -> None:
-        """Truncate. In the partition of `copy`, a new leader with the next epoch follows."""
+        """Truncate. In the partition of `copy`, later batches have the next leader epoch."""
         super().truncate()
         if self.at == COPY:
             self._leader_epoch += 1

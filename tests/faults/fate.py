@@ -34,7 +34,8 @@ class RestingFile:
         self.durable = durable
         self.mtime_ms = mtime_ms
         self.changes: list[FileChange] = []
-        self.certain = 0  # number of changes after the doubtful ones that a later sync made durable
+        # Number of changes that follow the doubtful ones and that a later sync made durable.
+        self.certain = 0
         self.doubtful = 0
 
     def sync(self, *, failed: bool) -> None:

@@ -251,7 +251,7 @@ def _skips(known: _Known) -> Iterator[Anomaly]:
 
 
 def _copies(known: _Known) -> Iterator[Anomaly]:
-    """Yield target partitions whose copies are not just the values below the committed offset."""
+    """Yield target partitions whose copies aren't exactly the values below the committed offset."""
     for source, (target, offset) in known.history.copied.items():
         wanted = [value for at, value in known.history.final.get(source, ()) if at < offset]
         found = [original_of(copy) for _, copy in known.history.final.get(target, ())]

@@ -15,10 +15,10 @@ QUICK_MS: Final = 20
 # Timeout of one step, in seconds: far longer than a broker is down.
 STEP_S: Final = 60.0
 TIMEOUT_MS: Final = 120_000
-# Settings of librdkafka. If all brokers are down, as the only broker is here, version 2.16 forgets
-# them. It may then pass a group's offsets to a thread that has ended, and the caller waits forever,
-# whatever the timeout (confluentinc/librdkafka#5511, #5456). With these settings librdkafka doesn't
-# forget the broker.
+# Settings of librdkafka. While all brokers are down (here there is only one), version 2.16 forgets
+# their addresses. It may then pass a group's offsets to a thread that has ended, and the caller
+# waits forever, whatever the timeout (confluentinc/librdkafka#5511, #5456). With these settings
+# librdkafka doesn't forget the broker.
 QUICKLY: Final = {
     "metadata.recovery.strategy": "none",
     "reconnect.backoff.ms": QUICK_MS,

@@ -94,8 +94,8 @@ class ConsumerTalk(Talk):
         answer = self.ask(CONSUMER_GROUP_HEARTBEAT, version, asked)
         # With an assignment interval of 0, tidelog computes one target assignment per iteration of
         # its event loop (docs/differences.md). A heartbeat's response may arrive before that
-        # iteration ends. The response to the next request is sent in a later iteration, so the next
-        # heartbeat can't belong to the same iteration as this one.
+        # iteration ends. The response to the Metadata request below is sent in a later iteration,
+        # so the next heartbeat can't belong to the same iteration as this one.
         self.client("a").ask(METADATA, 12, MetadataRequest(topics=[]))
         return answer
 
@@ -198,8 +198,8 @@ def await_topics(bootstrap: str) -> None:
 def create_apart(kafka: Broker) -> dict[str, UUID]:
     """Create both topics in Kafka, with ids in different buckets of a Java hash table.
 
-    With both ids in one bucket, the order of the topics would be that in which Java iterates over
-    an immutable set. This order differs between JVMs.
+    If both ids were in one bucket, the topics would be in the order in which Java iterates over an
+    immutable set. This order differs between JVMs.
     """
     kafka.create_topic(ROUTES, ROUTES_PARTITIONS)
     for _ in range(CREATE_TRIES):

@@ -80,7 +80,7 @@ class Pair:
         partitioner: str = "consistent_random",
         size: int = 0,
     ) -> None:
-        """Append a record per number, in this order; key, value and create time follow from it."""
+        """Append a record per number; the number determines its key, value and create time."""
         producer = Producer(broker.client_config(linger_ms=0, partitioner=partitioner))
         for number in numbers:
             producer.produce(

@@ -91,7 +91,10 @@ DAMAGES: tuple[Callable[[bytearray, random.Random], bytearray], ...] = (
 
 
 def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
-    """Return a batch, often invalid in one way; with `stamps`, some are flagged LogAppendTime."""
+    """Return a batch that is often invalid in one way.
+
+    With `stamps`, some of the returned batches are flagged LogAppendTime.
+    """
     records = [settled(record, rng) for record in draw_records(rng, rng.randrange(1, 7))]
     flagged = stamps and rng.random() < 0.15
     batch = build_batch(
@@ -104,7 +107,7 @@ def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
 
 
 def settled(record: NewRecord, rng: random.Random) -> NewRecord:
-    """Return the record with other fields: mostly with the key k, and rarely with the largest time.
+    """Return the record, in most cases with the key k in place of its own key.
 
     A time near NOW replaces most of the largest times, because these hide other errors.
     """

@@ -1,7 +1,7 @@
 """Real Kafka and our broker respond equally to changes of a running broker's settings.
 
-Texts about values are not compared, because the brokers word them differently. Nor are the synonyms
-of a setting compared if its value was set under another name, in another unit.
+Texts about values are not compared, because the brokers word them differently. If a setting was set
+under a second name that has another unit, the setting's synonyms are not compared either.
 """
 
 from functools import partial

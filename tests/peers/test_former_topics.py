@@ -88,7 +88,10 @@ def known_ids(node: Node) -> dict[int, UUID]:
 
 
 def add_strangers(node: Node) -> None:
-    """Commit offsets for a former topic of this name and, as old brokers do, without a topic id."""
+    """Commit two offsets: one with the topic id of a former topic of this name, one without an id.
+
+    Old brokers store commits without a topic id.
+    """
     commits = [
         Commit(TOPIC, FORMER, FORMER, topic_id=UUID(int=1)),
         Commit(TOPIC, UNKNOWN, UNKNOWN, topic_id=NO_UUID),

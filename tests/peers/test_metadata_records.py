@@ -97,7 +97,7 @@ def alteration(values: dict[str, float | None], **parts: str | None) -> QuotaAlt
 
 
 def change_users(client: RawClient) -> None:
-    """Create two users. One gets a second mechanism and loses its first; the other is changed.
+    """Create two users; replace the mechanism of one user, and change the other user's password.
 
     Each change is a separate request, because Kafka processes the users of one request in the order
     of a hash table.

@@ -10,8 +10,8 @@ import pytest
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle, OracleError
 
-# A program that the tests run in place of the JVM. It responds with the name of the request. To
-# the request `late` it interrupts the caller, and responds only after the next request has come.
+# A program that the tests run in place of the JVM. It responds with the name of the request. If the
+# request is `late`, it interrupts the caller, and responds only after the next request has come.
 STAND_IN = """
 import json, os, signal, sys
 

@@ -153,7 +153,7 @@ THERE = QuorumListener(name="OTHER", host="127.0.0.1", port=65535)
 def test_voters_stay(
     clients: tuple[RawClient, RawClient], cluster_id: str | None, voter: tuple[int, UUID]
 ) -> None:
-    """As in Kafka, any other error of a request precedes the error that voters can't change."""
+    """As in Kafka, any other error takes precedence over the error "voters can't be changed"."""
     number, directory = voter
     removing = RemoveRaftVoterRequest(
         cluster_id=cluster_id, voter_id=number, voter_directory_id=directory

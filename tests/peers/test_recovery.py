@@ -57,8 +57,9 @@ def segments_from(directory: Path, point: int) -> list[Path]:
 def flip(rng: random.Random, log: Path) -> None:
     """Flip one bit of a batch, except in the offset and magic, which no checksum covers.
 
-    A flipped offset may jump so far that Kafka does not open the log. A flipped magic above 2 is
-    accepted by Kafka's recovery, although its readers refuse the batch; ours cuts the log there.
+    A flipped offset may jump so far that Kafka does not open the log. If a flipped magic is above
+    2, Kafka's recovery accepts the batch, although Kafka's readers refuse it. tidelog's recovery
+    cuts the log there.
     """
     content = bytearray(log.read_bytes())
     batch = rng.choice(list(walk(content)))

@@ -96,8 +96,8 @@ def answer_or_end(side: Side, user: str, question: Question) -> object:
 # -- through admin clients -----------------------------------------------------------------------
 
 ROWS_LEAST: Final = 600
-# Results that show that a step was allowed. For the steps in WELL, an error about the object (such
-# as an existing topic) also shows it.
+# Results that show that a step was allowed. For the steps in WELL, some errors about the object
+# also show that the step was allowed, such as the error that the topic already exists.
 DONE: Final[set[Shown]] = {0, "OK", "settings", "folders", "rules"}
 WELL: Final[Mapping[Step, set[Shown]]] = {
     Step.CREATE: {0, 36},

@@ -1,8 +1,8 @@
 """A table of rights on transactions, share groups and features, and steps of clients and tools.
 
 A row consists of a user of rights_talk and a step, which a client takes as this user. The plain
-model of tests/server/rights decides whether the step is allowed. Tests compare the client's results
-at Kafka and at our broker.
+model (rights_model) decides whether the step is allowed. Tests compare the results that the client
+gets from Kafka and from our broker.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A failover misses no record if latency is within its bound; `verify` reports missed records.
 
-Two clusters get the same records, but each with other latencies, so in another order. The group's
+Two clusters get the same records, but with different latencies, so in different orders. The group's
 position, timestamp types, numbers of partitions and clock skew vary.
 """
 

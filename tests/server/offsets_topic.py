@@ -1,7 +1,8 @@
 """Writes the files of an uncompacted `__consumer_offsets` of any size.
 
-Each group commits the same partitions repeatedly, in one batch per commit. Only the last commit of
-a group has other offsets than the commits before, so the loaded offsets show whether it was read.
+Each group commits the same partitions repeatedly, in one batch per commit. The offsets in a group's
+last commit differ from those in its earlier commits, so the loaded offsets show whether the last
+commit was read.
 """
 
 from pathlib import Path

@@ -327,7 +327,10 @@ def _assigned(client: RawClient, joining: ConsumerGroupHeartbeatRequest) -> Hear
 
 
 def test_each_api_has_a_guard() -> None:
-    """Each API is open to all or guarded. Any other API would require all rights on the cluster."""
+    """Each API is open to all or guarded.
+
+    An API that is neither would require all rights on the cluster.
+    """
     guarded = {row.key for row in ROWS if row.guard}
     assert {row.key for row in ROWS} - OPEN_TO_ALL <= guarded
     assert all(guard_of(key) not in {None, closed} for key in guarded)

@@ -152,6 +152,6 @@ def test_any_client_gets_append_times_as_headers_if_the_topic_exposes_them(
     assert [message.headers() for message in seen] == [
         [("own", b"1"), ("tidelog.append.time", time.to_bytes(8, "big"))] for time in times
     ]
-    # Consumers get the append time as a header. A request for append times gets them as a field,
-    # and its batches are unchanged.
+    # Consumers get the append time as a header. If a Fetch requests append times, the response has
+    # them in a field, and the batches are unchanged.
     assert AppendRuns(ask_times(broker)).time_of(0) == times[0]

@@ -45,7 +45,7 @@ def test_a_cursor_names_no_topic_that_is_hidden(broker: Broker) -> None:
 def test_without_the_right_to_delete_a_missing_topic_is_looked_up_once(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the request looked it up twice, it could reveal a topic created between the lookups."""
+    """With two lookups, the response could reveal a topic that was created between them."""
     add(broker, "alice", allow("READ", name="flights", prefix=True))
     add(broker, "alice", allow("DELETE", name="flights-mine"))
     looked_for: list[str] = []

@@ -37,7 +37,8 @@ from tidelog.server.runtime.counters import Counters
 from tidelog.types import NewRecord
 
 TIMES: Final = 1000
-# So many responses of hundreds of kilobytes exceed what the system buffers for a connection.
+# Number of responses, of hundreds of kilobytes each, that exceeds the system's buffers of a
+# connection.
 ANSWERS: Final = 60
 UNKNOWN_TOPIC: Final = 3
 NEVER_MS: Final = 1 << 60

@@ -74,7 +74,7 @@ def test_a_session_of_many_partitions_returns_only_new_records(quick_path: Path)
         broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
         place = broker.bootstrap_servers
         with RawClient(place) as asking, RawClient(place) as writer:
-            for first in range(0, PARTITIONS, AT_ONCE):  # at most so many may be added in a request
+            for first in range(0, PARTITIONS, AT_ONCE):  # a request may add at most AT_ONCE
                 fetch(asking, 0, -1, wanted[first : first + AT_ONCE])
             begun = fetch(asking, 0, 0, wanted)
             session = begun.session_id

@@ -142,7 +142,8 @@ def _measured(world: World, talk: Talk, frame: bytes) -> None:
     """Send a frame; assert that the memory allocated meanwhile is bounded.
 
     The first request of a kind may allocate memory that is kept (a module, a group's partition). So
-    if the first try exceeds the bound, the frame is sent again, and the second try must not.
+    if the first try exceeds the bound, the frame is sent again, and the second try must not exceed
+    the bound.
     """
     limit = MEMORY_FACTOR * len(frame) + MEMORY_BASE
     if _peak_of(talk, frame) > limit:
@@ -233,7 +234,7 @@ def _none_failed(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_harness_collects_unexpected_errors() -> None:
-    """`watched` collects an error that the broker logs, so the tests above would fail by it."""
+    """`watched` collects errors that the broker logs, so such an error fails the tests above."""
     with watched() as errors:
         logging.getLogger("tidelog.server").error("planted")
     assert errors.records == ["planted"]

@@ -1,4 +1,4 @@
-"""Records that are only in the tier can be read and looked up. The local start offset is right."""
+"""Records that are only in the tier can be read and looked up; lookups give the local start."""
 
 import logging
 from pathlib import Path

@@ -64,7 +64,10 @@ class Processes:
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """Return variables for Spark's processes: new ones, and this process's without SPARK…."""
+        """Return environment variables for Spark's processes.
+
+        They are this process's variables without those that begin with SPARK, and new ones.
+        """
         found = {name: value for name, value in os.environ.items() if name[:5] != "SPARK"}
         found |= {
             "SPARK_HOME": str(self.home),

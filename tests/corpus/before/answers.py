@@ -44,7 +44,7 @@ def answers(name: str, folder: Path) -> Iterator[Answer]:
 
 
 def alike(folder: Path) -> Iterator[Answer]:
-    """Yield results that are equal in every version, before and after appending records."""
+    """Yield results that must be equal in every version; then append, and yield the last result."""
     yield from facts(folder)
     yield "appended", _appended()
 

@@ -1,4 +1,7 @@
-"""Archives of directories; one fixed path, for directories whose files contain their path."""
+"""Archives of directories, and the fixed path at which an archive is used.
+
+The path is fixed because some files contain the path of their directory.
+"""
 
 import fcntl
 import io

@@ -17,8 +17,8 @@ _PARTITION: Final = "tidelog_partition_"
 _VERSION: Final = re.compile(r'version="[^"]*"')
 _BUCKET: Final = re.compile(r'(\w+)_bucket\{(.*),le="([^"]+)"\} (\d+)')
 _CONNECTIONS: Final = "tidelog_connections "
-# Times of Metadata are left out. `Stage.settle` sends such requests before the clock moves, and the
-# broker may take a response's time after that.
+# Times of Metadata requests are left out. `Stage.settle` sends such requests before the clock
+# moves, and the broker may read the time of a response before or after the move.
 _VARYING: Final = re.compile(r'tidelog_request_seconds\w*\{api="Metadata"')
 
 

@@ -79,7 +79,7 @@ class NumberedRandom(Random):
         return self._row(f"{n} bytes").randbytes(n)
 
     def random(self) -> float:
-        """Return the next number below 1."""
+        """Return the next number in [0, 1)."""
         return self._row("below 1").random()
 
 

@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 def questions(*users: str) -> Iterator[Question]:
-    """Yield all questions. One without a name is whether a user may write to any topic."""
+    """Yield all questions. The questions without a name ask for the right to write to any topic."""
     for user in users:
         for host in HOSTS:
             for kind, names in NAMES.items():

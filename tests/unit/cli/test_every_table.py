@@ -12,9 +12,9 @@ import tidelog.cli
 from tidelog.cli.output.column import Column, Columns, Kind
 from tidelog.cli.output.layout import plan
 
-# Columns for JSON and CSV alone. Programs read numbers, and no table shows these columns.
+# Columns that are only in JSON and CSV, which programs read; no table shows these columns.
 FOR_PROGRAMS: Final = {"lag._FIELDS", "latency.HOURS", "records._FIELDS", "retention._CSV"}
-# Tables that don't fit in 80 columns, with the width in which all columns fit that are not minor.
+# Tables that don't fit in 80 columns, each with the width of all its columns that are not minor.
 WIDE: Final = {
     "dump._BATCH_COLUMNS": 85,
     "jobs.audit.TOPICS": 107,

@@ -190,7 +190,7 @@ def test_a_server_may_open_its_port_between_two_attempts() -> None:
 
 
 def connect_cluster(server: socket.socket) -> Cluster:
-    """Return a client of a server that refuses, and of a server at a port that is bound."""
+    """Return a client with two addresses: a port without a server, and the port of `server`."""
     server.bind(("127.0.0.1", 0))
     servers = f"127.0.0.1:{free_port()},PLAINTEXT://127.0.0.1:{server.getsockname()[1]}"
     return connect(servers, timeout_s=20)

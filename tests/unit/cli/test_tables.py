@@ -240,7 +240,7 @@ def test_a_past_that_was_deleted_is_refused_or_marked(flights: Cli) -> None:
 
 @pytest.fixture
 def spread(cli: Cli) -> Cli:
-    """Append twice ten keys to five partitions, and delete the starts of all but partition 3."""
+    """Append ten keys twice to five partitions; delete the first record of each but partition 3."""
     cli.ok("create", "flights", "--partitions", "5", "--config", "retention.ms=-1")
     for turn in range(2):
         for number in range(10):
@@ -294,7 +294,7 @@ def test_a_diff_of_one_key_is_refused_only_for_partitions_of_this_key(spread: Cl
 def test_a_diff_of_one_key_is_refused_for_all_partitions_if_their_number_is_unknown(
     spread: Cli,
 ) -> None:
-    # a copy of one broker's directory of Apache Kafka, which has some of the partitions
+    # like a copy of the directory of one Kafka broker, which has only some of the partitions
     for number in (0, 2):
         rmtree(spread.data / f"flights-{number}")
     (spread.data / files.TOPICS_FILE).unlink()

@@ -76,8 +76,8 @@ SLOTS = 1000
 def test_many_side_by_side_are_as_each_alone(
     run: Callable[..., None], start: int, keys: list[bytes | None], size: int | None, seed: bytes
 ) -> None:
-    # The kernel hashes keys of equal size in parallel. It often hashes long keys, and keys of
-    # different sizes, one by one.
+    # The kernel hashes keys of equal size in parallel. Long keys and keys of different sizes are
+    # often hashed one by one.
     if size is not None:
         keys = [None if key is None else key.ljust(size, b"x")[:size] for key in keys]
     window = np.zeros(offset_map.WINDOW_SIZE, np.int64)

@@ -31,7 +31,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
 
 
 def as_column(name: str, value: object) -> object:
-    """Return the value as a decoded column of this serializer has it."""
+    """Return the value in the form that it has in a decoded column of this serializer."""
     if value is None or isinstance(value, UUID):
         return None if value is None else str(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if name == "json" else value

@@ -91,7 +91,7 @@ def on_a_loop(test: Callable[[World], Awaitable[None]]) -> Callable[[Path], None
 
 
 def is_left(client: WireClient) -> bool:
-    """Return whether the broker still has its only client's connection or counts its memory."""
+    """Return whether the broker still has a connection, or counts memory of a connection."""
     return bool(len(client.clients) or client.clients.in_flight.used_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Errors of invalid streams and of a Python without packages, and the Python of workers."""
+"""Errors for invalid streams and for a Python that lacks packages; the Python that workers run."""
 
 import logging
 import os

@@ -147,8 +147,9 @@ class TestCopy:
                 log.producer_states().encode_snapshot()
             )
             assert mine.last_stable_offset == log.last_stable_offset == 1
-            # The sizes of fetches determine where the standby's segments roll, so the standby may
-            # have an entry in the index of another segment than the leader.
+            # The sizes of fetches determine where the standby's segments roll. So the entry of an
+            # aborted transaction may be in the index of one segment on the leader, and in the index
+            # of a different segment on the standby.
             assert aborted(mine) == aborted(log) != []
 
 

@@ -138,7 +138,10 @@ def test_the_topics_own_limit_counts() -> None:
 
 
 def test_clocks_that_are_read_at_one_moment_have_the_same_time() -> None:
-    """For one `Moment`, the wall clock is read once. A later last time of the log replaces it."""
+    """For one `Moment`, the wall clock is read once.
+
+    If the log's last time is later than the clock's time, the log's last time is used.
+    """
     clock = ManualClock(NOW)
     watch, moment = ClockWatch(clock), Moment()
     first, ahead = (AppendClock(watch, last_ms=ms, limit_ms=HOUR) for ms in (NEVER, NOW + 5))

@@ -73,7 +73,7 @@ def test_power_loss_at_every_call(keep: Keep) -> None:
         attach(log_dir, staged)
         moment = len(env.files.journal)
     outcomes = [judge(reopen(state)) for state in env.files.prefixes(keep)]
-    assert outcomes == sorted(outcomes)  # segments that are visible once stay visible
+    assert outcomes == sorted(outcomes)  # once segments are visible, they stay visible
     assert not outcomes[0]
     assert all(outcomes[moment:])
 

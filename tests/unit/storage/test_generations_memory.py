@@ -385,7 +385,10 @@ def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
 
 
 def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
-    """The first inspection finds an active segment of 300 bytes, so the next is expected at 300."""
+    """The first check after a roll finds an active segment of 300 bytes.
+
+    So at the next check, the segment after the active one may have 300 bytes, too.
+    """
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)

@@ -267,7 +267,7 @@ def test_partial_message_at_the_end_is_left_out() -> None:
 
 
 def test_time_errors_count_though_only_others_are_listed() -> None:
-    """An invalid time determines the error code even if the list of records leaves it out."""
+    """An invalid time determines the error code, even if the error doesn't list this record."""
     keyless = [NewRecord(key=None, value=b"v", timestamp=NOW)] * (RECORD_ERROR_LIMIT + 1)
     late = NewRecord(key=b"k", value=b"v", timestamp=NOW + 2 * HOUR)
     sent = build_legacy_set([*keyless, late], magic=1, codec=Codec.GZIP)

@@ -309,7 +309,7 @@ def test_records_that_a_topic_setting_forbids_are_refused_on_both_ways(
 def test_built_batches_are_appended_like_validated_ones(
     topic: dict[str, str], codec: Codec
 ) -> None:
-    """Records and their batch are appended with the same result, and are refused alike."""
+    """A batch that tidelog has built is not validated; result and files are as if it were."""
     data = build_batch(
         [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2, codec=codec
     )

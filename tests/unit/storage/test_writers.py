@@ -226,7 +226,7 @@ OTHER = "ships"
 
 
 def commit_topics(env: Env, label: str, version: int, *topics: str) -> AttachResult:
-    """Attach nine rows to each topic, as one version of a writer that has a version by topic."""
+    """Attach nine rows to each topic, as one version of a writer that counts versions by topic."""
     staged = [one for t in topics for one in stage(env, 0, f"{t}-{label}", 9, topic=t)]
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
         return attach(log_dir, staged, version=WriterVersion(APP, version, topics=topics))

@@ -1,10 +1,10 @@
 """Starts `tidelog serve` quickly and often: forks a process that has imported all modules.
 
 Each line of this program's input is a JSON array of command-line arguments; the program writes the
-process id of the child that runs the command. So a killed process behaves as if a user had started
-the command; only its modules were already imported. Run as `python nursery.py`; it ends at the end
-of its input. `python nursery.py FAULT.py` first runs that file, which breaks something in the
-broker: so one can check that the tests detect a faulty broker.
+process id of the child that runs the command. So the process that a test kills behaves as if a user
+had started the command, except that its modules were already imported. Run as `python nursery.py`;
+it ends at the end of its input. `python nursery.py FAULT.py` first runs that file, which breaks
+something in the broker: so one can check that the tests detect a faulty broker.
 """
 
 import json

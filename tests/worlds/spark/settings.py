@@ -2,8 +2,9 @@
 
 from tests.worlds.class_archives import SPARK, archived
 
-# The JVM's second compiler is switched off. Sessions run a few small queries, which end before its
-# code is ready, and it would take a quarter of the CPU time of a stream of twelve batches.
+# The JVM's second compiler is switched off, because sessions run a few small queries, which end
+# before this compiler's code is ready. For a stream of twelve batches, the compiler would take a
+# quarter of the CPU time.
 PLAIN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK_JVM = " ".join((PLAIN_JVM, *archived(SPARK)))
 SETTINGS = {

@@ -14,7 +14,7 @@ WITH_TIMES: Value = {"10000": b"\1"}
 
 
 def topic_of(stage: Stage, name: str = FLIGHTS, key: str = "name") -> Tree:
-    """Return a topic with name and id; a version encodes the one that it supports."""
+    """Return a topic with name and id; a version of a request encodes only one of the two."""
     return {key: name, "topic_id": stage.topics.get(name, UUID(int=77))}
 
 

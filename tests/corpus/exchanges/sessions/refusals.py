@@ -1,4 +1,4 @@
-"""Requests for administration that the broker refuses: a request for each message."""
+"""Requests for administration that the broker refuses: one request for each error message."""
 
 from pathlib import Path
 from typing import Final

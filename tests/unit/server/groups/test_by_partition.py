@@ -53,7 +53,7 @@ def test_a_partitioned_map_equals_one_table(
 
 
 def test_names_are_found_where_they_were_read() -> None:
-    """A name may be loaded from another name's partition; a later put moves it to its own one."""
+    """A name may be loaded from a wrong partition; a later put moves it to its own partition."""
     table: PartitionedMap[str] = PartitionedMap(number_of)
     name = "name 3"
     elsewhere = (number_of(name) + 1) % COUNT

@@ -200,7 +200,7 @@ async def test_a_topic_that_cannot_be_written_accepts_no_acknowledgement(path: P
 
 @dataclass
 class Story:
-    """Acknowledged offsets; `known` has them with the number of file system calls at that time."""
+    """Acknowledged offsets: `accepted` has them now, `known` after numbers of file system calls."""
 
     files: DamageFileSystem
     accepted: set[int] = field(default_factory=set)

@@ -217,8 +217,8 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_outside_the_job(
         assert marker.delete_horizon_ms is None
         size = env.files.stat(path(second.base_offset, files.LOG_SUFFIX)).size
         alone = replace(alone, sources=(replace(second, size_bytes=size),))
-    # A job that also rewrites all earlier segments reads the transaction's record; it sets no
-    # delete horizon, either.
+    # A job that also rewrites all earlier segments reads the transaction's record. This job, too,
+    # sets no delete horizon.
     whole = make_job([first, *alone.sources], aborted=log.aborted, rules=rules)
     clean(whole, env)
     left = [b for b in walk(read(env, 0, ".log.cleaned")) if b.is_control]

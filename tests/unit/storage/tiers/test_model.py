@@ -198,7 +198,10 @@ class TwoTiers(RuleBasedStateMachine):
     def _look_up(
         self, reader: LogView, times: list[tuple[int, int]], ms: int, clock: ClockName
     ) -> None:
-        """Check that a search finds the first record at or after the time, or an earlier marker."""
+        """Check that a search finds the first record at or after the time.
+
+        A transaction marker before this record is also accepted, because markers have times too.
+        """
         expected = next((offset for time, offset in times if time >= ms), None)
         found = reader.offset_for_time(ms, clock=clock)
         if found is None:

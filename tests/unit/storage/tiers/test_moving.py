@@ -152,7 +152,7 @@ def with_log(store: FakeStore) -> dict[str, set[str]]:
 
 
 def test_no_changed_byte_of_a_log_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map may keep showing the bytes of the time when the log was mapped, as for a small file."""
+    """A map may keep showing the bytes that the log had when it was mapped, as for a small file."""
     mapped = DamageFileSystem.map
     monkeypatch.setattr(DamageFileSystem, "map", lambda *given: memoryview(bytes(mapped(*given))))
     tiered = Tiered().start(**EAGER)
