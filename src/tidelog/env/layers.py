@@ -23,7 +23,7 @@ class LayeredFiles:
         self.below = below
 
     def _below(self, *_paths: str) -> FileSystem:
-        """Return the file system that changes or locks these paths.
+        """Return the file system below, for a call that changes or locks these paths.
 
         Raises OSError if the layer refuses changes.
         """

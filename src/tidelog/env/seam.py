@@ -146,7 +146,7 @@ class FileStat:
         size: Size in bytes.
         mtime_ms: Modification time in ms.
         is_dir: Whether the path is a directory.
-        identity: Identifies the file: another file at the same path has another identity.
+        identity: Identifies the file; it changes if another file replaces the file at this path.
         permissions: Permission bits of the mode; 0 in storage without permissions, such as object
             stores.
     """

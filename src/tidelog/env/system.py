@@ -51,9 +51,10 @@ def map_descriptor(fd: int, size: int) -> memoryview:
     """Return the first `size` bytes of a file as a read-only view; `fd` can be closed afterwards.
 
     `mmap.mmap` would keep a descriptor for each map, and 10,000 segments would exceed the limit of
-    open files. ctypes never frees the type of an array length. To create few types, the array under
-    the view is longer than `size`: its length is rounded up to a power of two. The view covers only
-    the first `size` bytes. The file is unmapped when the last view is deleted.
+    open files. ctypes creates a type for each length of an array, and never frees these types. To
+    create few types, the array under the view is longer than `size`: its length is rounded up to a
+    power of two. The view covers only the first `size` bytes. The file is unmapped when the last
+    view is deleted.
     """
     return _view(_map(fd, size, 0), size)
 
@@ -131,8 +132,8 @@ _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 # ignored.
 _PROBED: Final = (bytearray(1),)
 
-# On Linux this clock continues while the machine sleeps. With a clock that stops during sleep, the
-# wall clock would seem to have jumped after it.
+# On Linux this clock continues while the machine sleeps. Compared with a clock that stops during
+# sleep, the wall clock would seem to have jumped after the sleep.
 _RUNNING_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

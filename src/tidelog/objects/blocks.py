@@ -92,7 +92,7 @@ class FolderBlocks:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> bytes | None:
-        """Return a block as it was put; None if it can't be read. A damaged file is removed."""
+        """Return a block's bytes; None if missing or unreadable. A damaged file is removed."""
         file_name = _file_name(name)
         try:
             data = self._read(file_name)

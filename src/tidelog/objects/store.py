@@ -29,8 +29,8 @@ class ObjectInfo(NamedTuple):
     Attributes:
         key: Name below the store's URL.
         size: Size in bytes.
-        etag: Text that identifies this content: other content has another etag. The form of the
-            text depends on the store.
+        etag: Text that identifies this content: no other content of the object has the same etag.
+            The form of the text depends on the store.
         modified_ms: Time of the put in ms since the epoch; `NO_MODIFIED` if unknown, such as in the
             result of a put by obstore.
     """

@@ -85,7 +85,7 @@ def _read_groups(buffer: Buffer, at: int, end: int, bit_count: int) -> tuple[int
 
 
 def write_varint(out: bytearray, value: int) -> None:
-    """Append the int32 `value` to `out`."""
+    """Append the int32 `value` to `out` as a varint."""
     assert -(2**31) <= value < 2**31
     raw = (value << 1) ^ (value >> 31)
     if raw < 0x80:
@@ -95,7 +95,7 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def write_varlong(out: bytearray, value: int) -> None:
-    """Append the int64 `value` to `out`."""
+    """Append the int64 `value` to `out` as a varlong."""
     assert -(2**63) <= value < 2**63
     _write_groups(out, (value << 1) ^ (value >> 63))
 

@@ -27,8 +27,8 @@ APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
 # Maximum decompressed size of a stored batch in bytes, larger than the limit for an appended batch.
 # When a cleaner removes records from a batch, it rewrites the remaining records' timestamps
-# relative to another base timestamp, so these records may grow. Each record has at least 7 bytes,
-# and in total grows by at most 10 bytes, even if records are removed several times.
+# relative to a new base timestamp, so these records may grow. Each record has at least 7 bytes, and
+# in total grows by at most 10 bytes, even if records are removed several times.
 DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
 # Value of zlib's `wbits` for streams with gzip header and trailer.

@@ -41,8 +41,9 @@ LENGTH_MIN: Final = 14
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 
 # Limit for the total size in bytes of the skipped batches whose checksums one search verifies. A
-# search skips a batch if its header shows no match, so the search verifies that the batch's
-# checksum is right. Without the limit, a search might read a whole segment.
+# search skips a batch whose header shows no match. Damage in the header could hide a match, so the
+# search verifies the checksum of a skipped batch. Without the limit, a search might read a whole
+# segment.
 PASSED_BYTES: Final = 1 << 20
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")

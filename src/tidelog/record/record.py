@@ -407,7 +407,7 @@ def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
 
 
 def unpack_end_marker(body: Buffer) -> EndMarker | None:
-    """Return the marker in a batch's body; None if `pack_end_marker` writes no such body."""
+    """Return the marker in a batch's body; None for a body that `pack_end_marker` never writes."""
     if len(body) != _PLAIN_MARKER.size:
         return None
     head, key_version, kind, length, version, epoch, headers = _PLAIN_MARKER.unpack(body)

@@ -93,7 +93,7 @@ def _framed(view: memoryview) -> list[memoryview]:
 
 
 def _size_of(block: memoryview, limit: int) -> int:
-    """Return the decompressed size that a raw block declares; check it against the limits first."""
+    """Check the decompressed size that a raw block declares against the limits, and return it."""
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:

@@ -47,8 +47,8 @@ FREE_BYTES_MAX: Final = 64 << 20
 # Minimum size of a page in bytes; for smaller memory, an allocation is cheaper than reuse.
 PAGE_BYTES_MIN: Final = 32 << 10
 
-# Number of page sizes from one power of two to the next. Few sizes make reuse likely; four sizes
-# keep a page less than a quarter above the requested size.
+# Number of page sizes from one power of two to the next. Few sizes make reuse likely; with four
+# sizes, a page exceeds the requested size by less than a quarter.
 _STEPS: Final = 4
 
 

@@ -165,9 +165,9 @@ class DecodeStats:
         batches: Number of batches whose headers were read.
         batches_opened: Number of batches that were opened, so that their records were examined.
         rows: Number of rows returned.
-        without_time: With a time range, the number of records in the offset range that have no
-            time. Records of unopened batches are not counted; with `Selection.opens_all` no batch
-            stays unopened because of its times.
+        without_time: Number of records in the offset range that have no time; counted only for a
+            selection with a time range. Records of unopened batches are not counted; with
+            `Selection.opens_all` no batch stays unopened because of its times.
         end_at: Position after the last batch whose header was read. If the buffer ends inside a
             batch, this position is before the buffer's end.
         next_offset: Offset after the last batch whose header was read; -1 if no header was read.
@@ -217,8 +217,8 @@ class Selection:
             the batches to leave out. None if there is no such function.
         opens_from: Batches whose last offset is below this offset are not opened; None stands for
             `offset_start`.
-        between: Pair of the smallest offset that the first batch may have, and the exclusive upper
-            limit of the offsets of all batches.
+        between: Two limits: the smallest offset that the first batch may have; and the exclusive
+            upper limit of the offsets of all batches.
     """
 
     offset_start: int = 0
@@ -382,7 +382,7 @@ def _select(table: "Longs", selection: Selection) -> "Mask":
 
 
 def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
-    """Return a mask of the batches without a time or with a possible time in [start_ms, end_ms)."""
+    """Return a mask of the batches that have no time, or may have a time in [start_ms, end_ms)."""
     largest = table[:, layout.MAX_TIMESTAMP]
     is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
     is_open = end_ms == INT64_MAX

@@ -502,8 +502,8 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
 # Maximum number of records that `LatestFinder.find` accepts; data with more records is left to
-# plain Python code. The number limits the memory for rows, which is 64 bytes for each record. 16
-# MiB of ordinary records have fewer records.
+# plain Python code. The number limits the memory for rows, which is 64 bytes for each record. Data
+# of 16 MiB usually has fewer records.
 RECORDS_MAX: Final = 1 << 19
 
 SECRET_BYTES: Final = 16

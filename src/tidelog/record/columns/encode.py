@@ -229,7 +229,7 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
     Return None if no row has headers.
 
     Raises:
-        InvalidRequest: The column has another type.
+        InvalidRequest: The column's values are neither lists of key-value structs nor maps.
         InvalidRecord: A header has no key, or a row has too many headers.
     """
     if pa.types.is_null(column.type):
@@ -255,7 +255,7 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
 
 
 def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource]":
-    """Return the end of each row's headers, all header keys, and all header values.
+    """Return an array `ends`, all header keys, and all header values.
 
     The headers of row n have the indices `ends[n]` to `ends[n + 1]` (exclusive).
     """

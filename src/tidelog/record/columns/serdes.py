@@ -76,7 +76,7 @@ def _decode_numbers(column: "Column", encoding: str) -> "Column":
 
 
 def _value_buffers(column: "Column") -> "tuple[Ints, Bytes]":
-    """Return two arrays: the start of each value and the end of the last; the values' bytes."""
+    """Return two arrays: the values' starts, followed by the end of the last; the values' bytes."""
     _, ends, data = column.buffers()
     assert ends is not None
     bounds = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
@@ -106,7 +106,7 @@ def encode_column(column: "Column", encoding: str) -> "Column":
     """Encode a typed column as binary, as the serializer does; nulls stay null.
 
     Raises:
-        SerdeError: A value can't be encoded, or the column has another type.
+        SerdeError: A value can't be encoded, or the column's type does not fit the encoding.
     """
     if encoding in _FORMS:
         return _encode_numbers(column, encoding)
@@ -126,8 +126,8 @@ def encode_fields(batch: pa.RecordBatch, serdes: "Mapping[str, str]") -> pa.Reco
         serdes: Name of the serializer by name of the column.
 
     Raises:
-        SerdeError: A value can't be encoded, or a column has another type; the error names the
-            column.
+        SerdeError: A value can't be encoded, or a column's type does not fit its serializer; the
+            error names the column.
     """
     for name, encoding in serdes.items():
         at = batch.schema.get_field_index(name)

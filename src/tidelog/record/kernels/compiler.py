@@ -6,12 +6,12 @@ and uses no globals but integer constants and functions. It returns a status ins
 never reads or writes past an array.
 
 Compiled code is cached beside the source if the source's folder is writable, else in the user's
-cache folder if this folder is writable. If neither folder is writable, the code is not cached, and
-a Spark worker chooses a folder (`tidelog.spark.workers`). If `NUMBA_CACHE_DIR` is set, code is
-cached in that folder. If `NUMBA_CACHE_DIR` is a folder that all nodes share, Spark workers load the
-code (0.1 s) instead of compiling it (several seconds). Each cache entry is for one type of CPU, so
-machines with different CPUs can share a folder. The folder contains executable code, so only its
-owner may have write access.
+cache folder if this folder is writable. If neither folder is writable, the code is not cached,
+except in Spark workers, which then choose another folder (`tidelog.spark.workers`). If
+`NUMBA_CACHE_DIR` is set, code is cached in that folder. If `NUMBA_CACHE_DIR` is a folder that all
+nodes share, Spark workers load the code (0.1 s) instead of compiling it (several seconds). Each
+cache entry is for one type of CPU, so machines with different CPUs can share a folder. The folder
+contains executable code, so only its owner may have write access.
 """
 
 import hashlib

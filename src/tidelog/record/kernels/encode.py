@@ -2,7 +2,7 @@
 
 Each batch is preceded by `HEADER_SIZE` free bytes for its header. The caller writes the header
 after compressing the records. The size of a record is computed before the record is written, so
-that it is never written beyond the output's end.
+that no record is written beyond the output's end.
 
 Source: docs/format.md#record.
 """

@@ -1,4 +1,4 @@
-"""Checks or updates uncompressed messages of magic 0 or 1, such as a decompressed wrapper's.
+"""Checks or updates uncompressed messages of magic 0 or 1, also those of a decompressed wrapper.
 
 The rules are those of `tidelog.storage.log.message_sets`, the plain reference. If a message is
 damaged, the kernel returns its position, and the plain code raises the error.

@@ -189,8 +189,8 @@ def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) ->
 
     Returns:
         A status, and a number. With DONE, the number is how many batches were written. With FULL,
-        `out` is too small. With BAD_RECORD, a body is not the body that was examined before. In
-        these two cases the output is invalid, and the number is the index of the failed batch.
+        `out` is too small. With BAD_RECORD, a body has changed since it was examined. In these two
+        cases the output is invalid, and the number is the index of the failed batch.
     """
     used, count = 0, 0
     for slot in range(sources.table.shape[0]):
@@ -368,7 +368,7 @@ def _write_record(
         end: Position after the record.
         time_delta: The new timestamp delta.
         out: The output.
-        used: Position in the output.
+        used: Position in the output at which the record begins.
     """
     used = write_varlong(out, used, 1 + varlong_size(time_delta) + end - rest_at)
     store_byte(out, used, 0)

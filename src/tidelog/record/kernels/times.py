@@ -135,7 +135,7 @@ AT: Final = 0
 
 BOTH: Final = 1  # records with a create time and an append time
 TIMED: Final = 2  # records with a create time
-LATE: Final = 3  # records whose create time is earlier than that of an earlier record
+LATE: Final = 3  # records with a smaller create time than a record before them
 LATE_MIN: Final = 4
 LATE_MAX: Final = 5
 # Largest create time. The caller initializes it with the largest create time of all records before
