@@ -1,6 +1,6 @@
 """Finds batches of a split that need no decoding: aborted, or outside the range of append times.
 
-The module also finds the end of fetched batches, and the aborted transactions among fetched
+The module also finds the extent of fetched batches, and the aborted transactions among fetched
 batches. It works on batch tables (`tidelog.record.kernels.layout`), and reads only the headers of
 batches; control batches are read as a whole.
 """
@@ -69,7 +69,8 @@ class UnstampedBatches:
     Attributes:
         without_time: Number of records with an offset in the piece and an unknown append time. The
             number is an estimate: it may be too large if the piece begins or ends inside a batch
-            that has gaps, and too small because a legacy wrapper counts as one record.
+            that has gaps, and too small if the piece has legacy wrappers, each of which counts as
+            one record.
     """
 
     def __init__(self, piece: Piece, time_range: tuple[int, int]) -> None:
@@ -90,7 +91,8 @@ class UnstampedBatches:
         """Return the number of the table's data records whose offsets are in the piece.
 
         The number is an estimate: it may be too large if the piece begins or ends inside a batch
-        that has gaps, and too small because a legacy wrapper counts as one record.
+        that has gaps, and too small if the piece has legacy wrappers, each of which counts as one
+        record.
         """
         table = table[table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0]
         start = np.maximum(table[:, layout.BASE_OFFSET], self._piece.start_offset)
@@ -131,7 +133,7 @@ _BATCHES: Final = 4096
 
 
 def reach(data: Buffer) -> Reach | None:
-    """Return the end of the batches as `offset_order.reach_of` does, computed by a kernel."""
+    """Compute the result of `offset_order.reach_of` by a kernel: the extent of the batches."""
     end: Reach | None = None
     for table in _tables(data):
         before = None if end is None else end.next_offset

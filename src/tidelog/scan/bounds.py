@@ -110,7 +110,7 @@ def resolve(
     Args:
         reader: The partition.
         requested_range: The requested offsets and times.
-        question: Meaning of the times.
+        question: Clock and meaning of the times, isolation, and whether a match is required.
         slack_ms: Maximum number of ms by which a record may have been appended later than its
             stored append time. With `EXACT`, a range of append times begins earlier by this number,
             so that no record is missed.
@@ -152,10 +152,10 @@ def resolve(
 def append_time_notes(
     reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return a note if records before the start offset of a time range have no append time.
+    """Return one note if records before the start offset of a time range have no append time.
 
-    Such records may belong to the time range. The result is () if there are none, on the record
-    clock, and for all modes except `TimeMode.POSITIONS`.
+    Such records may belong to the time range. The result is empty if there are no such records, on
+    the record clock, and for all modes except `TimeMode.POSITIONS`.
     """
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:

@@ -20,7 +20,7 @@ Columns:
 | change | string | added, changed or deleted |
 | topic, partition, key | string, int32, binary | the key |
 | before, after | binary | the key's values; null if the key is not in that table |
-| beforeOffset, afterOffset | int64 | the winning records' offsets; a tombstone's if deleted |
+| beforeOffset, afterOffset | int64 | the winners' offsets; a deleted key's is its tombstone's |
 | beforeTimestamp, afterTimestamp | timestamp(ms, UTC) | the winning records' times on the clock |
 
 Imports numpy and pyarrow. Source: KIP-280; docs/tables.md.
@@ -210,8 +210,8 @@ def fold_keys(
                 continue
             without_key += batch.column("key").null_count
             if before_ms is not None:
-                # The reader counts records without a time only if the time range has an end. So the
-                # records without a time are counted here.
+                # The reader counts records without a time only if the time range has an end.
+                # Otherwise it returns these records, and they are counted here.
                 without_time -= batch.column(TIME_COLUMNS[how.clock]).null_count
             winners.fold(_candidates(batch, how, before_ms))
         if is_first:

@@ -421,7 +421,7 @@ def read_times(
 
 
 def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:
-    """Add latencies of records with create and append time to `by_hour`; return their number."""
+    """Add to `by_hour` the latencies of records that have both times; return their number."""
     from tidelog.scan.rows import both_times, distances
 
     append, create = both_times(batch)
@@ -438,7 +438,7 @@ def _count_units(
     zone: tzinfo,
     units: dict[int, LatencyHistogram],
 ) -> None:
-    """Add the latencies of rows that have both times to `units`, by the start of each unit."""
+    """Add to `units` the latencies of rows that have both times, by the start of each unit."""
     import numpy as np
 
     from tidelog.scan.rows import both_times, distances
@@ -472,9 +472,9 @@ class TopicLateness:
     Attributes:
         records: Number of records with a create time.
         without_time: Number of records without a create time.
-        out_of_order: Number of records with a smaller create time than an earlier record of the
+        out_of_order: Number of records with a smaller create time than a record before them in the
             partition.
-        lost: Number of records that are late by more than a delay, by delay in ms.
+        lost: For each delay in ms, the number of records that are late by more than the delay.
         late: Histogram of the lateness in ms of out-of-order records.
         stats: Statistics of reading.
     """

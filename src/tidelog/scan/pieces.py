@@ -329,7 +329,7 @@ def _times_path(reader: LogView, segment: Segment) -> str:
 
 
 def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
-    """Cut a piece into parts of about `split_bytes`, after batches that have an index entry."""
+    """Cut a piece into parts of about `split_bytes`; each cut is after an indexed batch."""
     piece, segment = uncut.piece, uncut.segment
     count = -(-piece.size_bytes // split_bytes)
     if count <= 1:

@@ -115,7 +115,7 @@ class LogReads(PlainReads):
     def read(
         self, name: TopicPartition, requested_range: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
-        """See `PlainReads`. For a time range, zone maps show which parts of the log are skipped."""
+        """See `PlainReads`. For a time range, zone maps show what can be skipped."""
         if requested_range.times is None:
             yield from self._select(name, requested_range, stats)
             return

@@ -64,7 +64,7 @@ class Late:
 
     Attributes:
         histogram: Lateness in ms of the late records.
-        lost: Number of records that are late by more than a delay, by delay in ms.
+        lost: For each delay in ms, the number of records that are late by more than the delay.
     """
 
     histogram: LatencyHistogram = field(default_factory=LatencyHistogram)

@@ -3,9 +3,10 @@
 The rule ranks a key's records by offset, by timestamp, or by a version in a header. The rule comes
 from the topic's compaction settings. Compaction removes older records of a key, so tables as of
 earlier times may be inexact. The file `compaction-history` stores the earliest time as of which
-tables are exact. Retention and DeleteRecords remove the start of the log. Some keys may have had
-records only in this part of the log. A table of the current state is exact, unless a partition's
-directory is missing.
+tables are exact. Retention and DeleteRecords remove the start of the log. All records of some keys
+may have been in this part of the log. So after such a removal, a table as of an earlier time may
+lack keys. A table of the current state contains only the current log, so it is exact, unless a
+partition's directory is missing.
 
 Source: KIP-280.
 """

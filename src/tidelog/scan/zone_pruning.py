@@ -238,8 +238,8 @@ class _Collector:
     def reads_all_of(self, block: Zone) -> bool:
         """Return whether the current range covers a block.
 
-        A block counts as covered even if parts at its start and end are missing, if each part is at
-        most as long as a gap that is read anyway.
+        The range may lack parts at the start and end of the block, each at most as long as a gap
+        that is read anyway.
         """
         if self._open is None:
             return False
