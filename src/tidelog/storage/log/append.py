@@ -142,8 +142,8 @@ class AppendResult:
         is_duplicate: Whether the log already had this batch of an idempotent producer before the
             append. For a duplicate, nothing was written, and `base_offset` and `last_offset` are
             the stored batch's offsets.
-        other_offsets: Number of offsets between the first and the last record that records of other
-            producers have; always 0 for an append to a directory.
+        other_offsets: Number of offsets between the first and the last record that belong to
+            records of other producers; always 0 for an append to a directory.
     """
 
     base_offset: int
@@ -345,18 +345,20 @@ def batch_bytes_for(batch_bytes: int, limit: int) -> int:
     """Return `batch_bytes`, or fewer if batches of this size could exceed a limit in bytes.
 
     The result is at most half of the limit, because `record_bytes` may be too small, and because
-    compression may add bytes. The limit is `max.message.bytes` for one append, because batches that
-    are smaller than necessary could together exceed `segment.bytes`. If batches may be written to
-    different segments, the limit is `batch_limit`.
+    compression may add bytes. If all batches belong to one append, callers pass `max.message.bytes`
+    as the limit: with a smaller limit, there would be more batches, whose headers could make the
+    append exceed `segment.bytes`. If the batches may be written to different segments, callers pass
+    `batch_limit`.
     """
     fitting = (limit - HEADER_SIZE - _COMPRESSION_BYTES) // 2
     return min(batch_bytes, max(fitting, 1))
 
 
 def exact_batch_bytes(batch_bytes: int, config: TopicConfig, codec: Codec) -> int:
-    """Return the same as `batch_bytes_for` for batches whose size before compression is exact.
+    """Return `batch_bytes`, or fewer if batches of this exact size could exceed `batch_limit`.
 
-    The result is at most the smaller limit, minus the bytes that the codec may add.
+    The result is at most the limit minus the bytes that the codec may add: unlike in
+    `batch_bytes_for`, the size of a batch before compression is known exactly.
     """
     limit = batch_limit(config)
     if codec is not Codec.NONE:

@@ -261,7 +261,7 @@ class Deleter(LogPart):
     def take_tier(self, record: "TierRecord") -> None:
         """Store a new `tidelog-tier.json` durably, and use this new state of the tier.
 
-        The log start stays: records may have been deleted since the caller read the record.
+        The log keeps its current start, even if the start in `record` is older.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.

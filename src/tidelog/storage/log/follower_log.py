@@ -206,10 +206,10 @@ class FollowerLog(LogPart):
 
     def _end_lost(self, ended: list[int], stable: int) -> list[int]:
         if ended:
-            # The log has no markers that end the transactions in `ended`, so a new segment begins
-            # here. A later marker of the same producer must not be in the present active segment: a
-            # reader that starts at this segment's base would treat the marker as the end of a
-            # transaction in `ended`.
+            # `ended` has the producers whose transactions have ended without a marker in the log.
+            # If such a producer later wrote a marker into the segment that is still active here, a
+            # reader that starts at the segment's base would take this marker as the end of the
+            # earlier transaction. So a new segment begins here.
             end, context = self._segments.end_offset, self._segments.context
             self._roller.end_segment(end, RollReason.REQUEST)
             self._guard.settle()

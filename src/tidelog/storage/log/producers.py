@@ -117,7 +117,7 @@ def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
     """Decode the entries of a file.
 
     Raises:
-        CorruptFile: The file is too short, has another version, or has a wrong checksum; or an
+        CorruptFile: The file is too short, has an unknown version, or has a wrong checksum; or an
             entry is incomplete, repeated, or has a negative producer id.
     """
     view = memoryview(data)

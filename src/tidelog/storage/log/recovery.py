@@ -514,10 +514,10 @@ def _cut_log(
 
 
 def copy_range(context: SegmentContext, source: str, target: str, start: int, end: int) -> None:
-    """Copy the bytes [start, end) of a file over another file, or over itself, durably.
+    """Replace the file `target` by the bytes [start, end) of `source`, durably.
 
-    A new file is renamed over the target, so after a crash the target has the old or the new
-    content.
+    Both paths may be equal. A new file is renamed over the target, so after a crash the target has
+    the old or the new content.
     """
     fs = context.env.files
     temporary = target + files.TMP_SUFFIX
@@ -568,8 +568,8 @@ def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:
 # Empty file that marks that a sync has failed, so that unsynced data may be missing on the disk.
 UNSYNCED_FILE: Final = "tidelog-unsynced"
 
-# Operations that sync no file with records. If a sync within such an operation fails, the failure
-# is reported with the operation `sync` instead.
+# A failure with one of these operations is certainly not a failed sync of records: a sync that
+# fails within such an operation is reported with the operation `sync` instead.
 _WITHOUT_SYNC: Final = frozenset(
     {"append", "roll", "map zones", "unlink", "delete", "move start", "read"}
 )
@@ -634,7 +634,7 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
 def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
     """Rewrite, durably, each file with records or append times that may be unsynced.
 
-    After a failed sync the operating system may treat pages as written that never reached the disk,
+    After a failed sync the operating system may treat pages that never reached the disk as written,
     so a later sync would not write these pages again. Segments that end at or before
     `recovery_point` are skipped. Finally, the mark that a sync has failed is removed.
 

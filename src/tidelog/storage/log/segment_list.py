@@ -262,7 +262,7 @@ class SegmentList:
         try:
             now = read_partition_metadata(context.env.files, context.directory)
         except CorruptFile:
-            return False  # a power loss has torn the file, so it does not show another topic
+            return False  # torn by a power loss: no proof of another topic
         return context.topic_id.int != 0 and now not in (None, context.topic_id)
 
     def _renew_overlay(self, names: Sequence[str]) -> None:

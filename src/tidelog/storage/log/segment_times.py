@@ -44,7 +44,7 @@ def read_times(
 
     Args:
         log: The partition.
-        segment: One of its segments.
+        segment: One of the partition's segments.
         clock: Clock of the policy. For the clock `record`, append times are not read.
         seen_ms: Time in ms, from the segment's note, by which all records of the segment had
             arrived; -1 if unknown.
@@ -80,7 +80,7 @@ def read_times(
 
 
 def youngest_ms(log: "LogView", segment: Segment) -> int:
-    """Return a segment's largest timestamp, at most its last append time; -1 without a timestamp.
+    """Return a segment's largest timestamp, capped at its last append time; -1 if it has none.
 
     `min.compaction.lag.ms` begins at this time. Without the cap, a producer with a wrong clock
     could write a timestamp in the future, which would prevent compaction until that time.

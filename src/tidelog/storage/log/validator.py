@@ -469,8 +469,8 @@ class Validator:
             if first < expected or batch.last_offset < first:
                 reason = f"offsets {first} to {batch.last_offset}, expected {expected} or more"
                 raise InvalidRequest(f"{self._where}: {reason}")
-            # `last_offset_delta` decompresses a legacy wrapper. This decompression is avoided
-            # unless the wrapper follows a large gap: the first comparison is then false.
+            # `last_offset_delta` decompresses a legacy wrapper. The first comparison avoids this,
+            # except for a wrapper after a large gap.
             span = batch.last_offset - expected
             if span >= SEGMENT_OFFSETS and batch.last_offset_delta >= SEGMENT_OFFSETS:
                 reason = (
