@@ -73,7 +73,7 @@ class Moment:
         is_ago: Whether the length was written as an ISO duration. An ISO duration where a point is
             expected, as in `PT6H`, means that long before now.
         from_now: Whether the instant was written relative to now.
-        zone: Zone after a time relative to now or a length, which does not depend on it.
+        zone: Zone that follows a time relative to now, or a length; neither depends on the zone.
     """
 
     text: str
@@ -135,9 +135,10 @@ def read_moment(text: str, now_ms: int) -> Moment:
 
 
 def _read_relative(text: str, now_ms: int) -> Moment | None:
-    """Parse a time relative to now or a length, with a zone after it, which is not checked.
+    """Parse a time relative to now or a length, followed by a zone, which is not checked.
 
-    The zone is the shortest end of the text that leaves such a time; None if there is none.
+    The zone has as few words as possible, so that the words before it are a time relative to now or
+    a length. Return None if the text does not have this form.
     """
     words = text.split(" ") if len(text) <= TEXT_LIMIT else []
     for count in range(len(words) - 1, 0, -1):

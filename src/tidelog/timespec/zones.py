@@ -102,7 +102,7 @@ def parse_zone(text: str, name: str) -> tzinfo:
 
 
 def zone_of(zone: tzinfo | str | None) -> tzinfo | None:
-    """Return the zone for a zone or the name of a zone; None for None.
+    """Return the zone with this name; a zone or None is returned unchanged.
 
     Raises:
         InvalidTime: The zone is unknown, or the offset is too large.

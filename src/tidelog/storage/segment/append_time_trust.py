@@ -155,7 +155,7 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
 
 
 def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
-    """Return the end offset of the append times that a row proves; None if it is not proven."""
+    """Return the end offset of the append times that a row proves; None if it proves none."""
     if row.append_ms >= 0:
         batch = batch_starting_at(segment, row.offset)
         end = None if batch is None else batch.next_offset

@@ -251,9 +251,9 @@ class ClosedSegment(Segment):
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Mark the segment as whole batches up to its end; only the segment's writer knows this.
+        """Store that whole batches fill the segment up to its end; only its writer knows this.
 
-        `size_bytes` is the size of these batches.
+        `size_bytes` is the total size of these batches.
         """
         self.loaded_last_batches, self.is_whole = (
             LastBatches(self.end_offset, size_bytes, None),

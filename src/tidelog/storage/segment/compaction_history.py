@@ -95,7 +95,7 @@ class CompactionHistory(NamedTuple):
         """Decode the result of `encode`.
 
         Raises:
-            CorruptFile: The file has another version, a wrong checksum, or an invalid line.
+            CorruptFile: The file has an unknown version, a wrong checksum, or an invalid line.
         """
         text = text_files.decode_text(data)
         body, mark, crc = text.rpartition(f"{_CRC} ")
@@ -229,9 +229,9 @@ def records_left(segment: "Segment") -> int | None:
 def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
     """Lower the history's end offset to `offset` for a truncation, durably.
 
-    If a removed record below `offset` was superseded by a record that is now truncated, tables
-    without this record would be wrong. So the oldest times for which tables are exact become
-    unknown. A damaged file is not changed, because readers ignore it anyway.
+    A record below `offset` may have been removed because it was superseded by a record that is now
+    truncated. Tables would then lack both records. So the oldest times for which tables are exact
+    become unknown. A damaged file is not changed, because readers ignore it anyway.
     """
     try:
         history = load_history(fs, directory)

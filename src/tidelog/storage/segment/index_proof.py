@@ -99,8 +99,8 @@ def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int =
 
     Args:
         segment: The segment of the index.
-        key: Offset in the index entry.
-        position: Position in the index entry.
+        key: Offset, as stated by the index entry.
+        position: Position in the log file, as stated by the index entry.
         first_at_least: Minimum base offset of the batch. For formats 0 and 1, minimum of the offset
             in the header.
     """

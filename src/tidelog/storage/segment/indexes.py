@@ -49,7 +49,7 @@ def used_size(data: Buffer, entry_size: int) -> int:
 
     The keys of both indexes strictly increase, so at most the first entry can validly consist of
     zeros. If such an entry is the file's only entry, it is kept. If a tail of zeros follows the
-    entry, it counts as part of the tail, because an index with only this entry has no more
+    entry, the entry counts as part of the tail, because an index with only this entry has no more
     information than an empty index. If an entry of zeros is between nonzero entries, the result may
     be the end of any nonzero entry; `check` detects such an index.
     """

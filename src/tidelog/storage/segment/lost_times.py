@@ -85,7 +85,7 @@ def times_loss(
 
 
 def _is_as_mapped(data: bytes, zones: ZoneMap) -> bool:
-    """Return whether the file has the content, without damage, from which the map was built."""
+    """Return whether the file is undamaged and has the rows from which the map was built."""
     if zones.siblings.get(files.APPEND_TIME_SUFFIX) != FileSum(len(data), crc32c(data)):
         return False
     rows, rest = divmod(len(data) - HEADER_SIZE, ROW_SIZE)

@@ -361,7 +361,7 @@ class Segment(ABC):
 
     @property
     def knows_all_append_times(self) -> bool:
-        """Whether the tier's copy has a note that all append times are known."""
+        """Whether the segment is tiered and its manifest row shows all append times as known."""
         return False
 
     @property

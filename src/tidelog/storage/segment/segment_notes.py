@@ -1,11 +1,11 @@
 """The file `segment-notes`: why and when each segment was rolled, and when its records arrived.
 
 If another program wrote a segment, the note has the earlier of two times: the time when tidelog
-first saw the segment, and the modification time that the log file had then. A modification time can
-also be in the future. The modification time alone is not enough, because a copy of the file gets a
-new modification time. The file of notes is primary data, which can't be rebuilt. Without the file
-the reasons are unknown, and modification times are used. Retention, `tidelog why` and recovery
-(which looks for lost ends of segments) use the file.
+first saw the segment, and the modification time that the log file had then, which can be in the
+future. The note is needed, because a later copy of the file gets a new modification time. The file
+of notes is primary data, which can't be rebuilt. Without the file the reasons are unknown, and
+modification times are used. Retention, `tidelog why` and recovery (which looks for lost ends of
+segments) use the file.
 
 Text: the version, then a line for each note, oldest first. A later line replaces an earlier line of
 the same segment, so a roll only appends one line. A line ends with the CRC-32C of the line's text
@@ -74,7 +74,7 @@ def decode_notes(data: Buffer) -> tuple[dict[int, SegmentNote], list[str]]:
     """Return the notes by base offset, and the problems of lines that were left out.
 
     Raises:
-        CorruptFile: The file has another version or is not text.
+        CorruptFile: The file has an unknown version or is not text.
     """
     lines = bytes(data).decode("ascii", "replace").split("\n")
     if lines == [""]:
@@ -356,7 +356,7 @@ class NoteKeeper:
         *,
         is_copy: bool = False,
     ) -> Callable[[], None]:
-        """Note that the active segment was rolled; a new active segment begins at `end_offset`.
+        """Add a note on the roll of the active segment; the next one begins at `end_offset`.
 
         Args:
             segment: The segment that was rolled.

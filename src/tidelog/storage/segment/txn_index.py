@@ -2,11 +2,10 @@
 
 The file `BASE.txnindex` is created at the first abort. An entry has the id of a producer, and a
 range of offsets. In this range, readers of committed records must skip the producer's batches. The
-entry is stored in the index of the segment that has the abort marker. That segment may be a later
-one than the segment with the records, so a reader also reads the indexes of later segments. The
-reader can stop at an entry whose last stable offset is at or after the end of the reader's range:
-all transactions with later markers begin after the range. Each entry's last offset is above the
-previous entry's.
+entry is stored in the index of the segment that has the abort marker. That segment may be after the
+segment with the records, so a reader also reads the indexes of later segments. The reader can stop
+at an entry whose last stable offset is at or after the end of the reader's range: all transactions
+with later markers begin after the range. Each entry's last offset is above the previous entry's.
 
 An entry has 34 bytes, big-endian: int16 version 0, int64 producer id, int64 first offset, int64
 last offset (of the marker), int64 last stable offset.

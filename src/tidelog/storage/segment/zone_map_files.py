@@ -273,7 +273,10 @@ def unchanged_map(segment: Segment) -> ZoneMap | None:
 
 
 def _old_map(segment: Segment) -> ZoneMap | None:
-    """Return a map of the log's offsets and size, even if its batches or times differ."""
+    """Return the map beside the log, or in memory, if it has the segment's offsets and size.
+
+    The batches and times in the map may differ from the log's.
+    """
     context, base = segment.context, segment.base_offset
     limit = segment.size_bytes + files.SMALL_FILE_LIMIT_BYTES
     zone_map = segment.loaded_zones

@@ -1,8 +1,8 @@
 """The tier of an open log: its state file, and the local segments that may be deleted.
 
-`LogTier` owns the file `tidelog-tier.json` that the log uses. Before the log start is raised, the
-log is truncated, or local files are deleted because the tier has them, the change is stored durably
-in this file.
+`LogTier` owns the file `tidelog-tier.json` that the log uses. Three kinds of changes are stored
+durably in this file before they are made: a higher log start, a truncation of the log, and the
+deletion of local files that the tier has.
 
 `local.retention.ms` and `local.retention.bytes` limit the age and the size of local files, as
 `retention.ms` and `retention.bytes` do for the whole log. The value -2 means the value of the

@@ -18,9 +18,9 @@ a segment counts, because no manifest names its objects in the store. After the 
 both copies count, and they are equal.
 
 A tier has one writer. Each change of the manifest has a random name, which is stored in the tier
-record before the manifest is written. If the record does not have the name in the store's manifest,
-a copy of the directory wrote this manifest, or this directory wrote it and was then restored from
-an older backup. In this case the run changes nothing.
+record before the manifest is written. If the name in the store's manifest is not in the record, a
+copy of the directory wrote this manifest, or this directory wrote it and was then restored from an
+older backup. In this case the run changes nothing.
 
 An exchange replaces segments of the tier by other segments with the same span of offsets. A single
 compare-and-swap of the manifest replaces all of these segments. The old objects are kept for the
