@@ -322,8 +322,8 @@ class Erasure:
         tombstones: Partition and offset of each tombstone that stays. A tombstone stays if the
             erasure appended it, or if it is the key's only record in its partition.
         left: All log files, as they are after the erasure.
-        lost_times: For each segment with damaged or lost append times that the erasure would
-            rewrite or has rewritten, a sentence on these times.
+        lost_times: A sentence on each segment that the erasure would rewrite or has rewritten, and
+            whose append times are damaged or lost.
         removed: Removed files and tier objects that contained the key. Each removed file was
             waiting for deletion.
         not_reached: Files that still contain records of the key to erase, with up to 10 offsets of
@@ -729,7 +729,8 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
     assert isinstance(batch, RecordBatch)
     if batch.is_control:
         return batch.view
-    # Both can be long: a key may have most of a segment's records, or a batch many records.
+    # Iterate over the shorter of `offsets` and the batch's range: a key may have most of a
+    # segment's records, or a batch many records.
     shorter, longer = sorted((range(batch.base_offset, batch.last_offset + 1), offsets), key=len)
     if not any(at in longer for at in shorter):
         return batch.view

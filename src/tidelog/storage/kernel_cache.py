@@ -31,8 +31,8 @@ def choose_cache(package: Path) -> Path | None:
             subdirectory.
 
     Returns:
-        The directory; None if no directory is writable for this user only. Without a directory,
-        each process compiles for itself.
+        The directory; None if there is no directory that only this user can write to. Without a
+        directory, each process compiles for itself.
     """
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)

@@ -300,7 +300,7 @@ def with_siblings(data: bytes, siblings: Mapping[str, FileSum]) -> bytes:
     """Return the content of a zone-map file with other checksums of the files beside the log.
 
     Raises:
-        CorruptIndex, UnsupportedVersion: The footer is damaged, or has another version.
+        CorruptIndex, UnsupportedVersion: The footer is damaged, or has an unknown version.
     """
     zone_map = ZoneMap.decode(data)
     sections = {**zone_map.sections, SIBLINGS_SECTION: _encode_siblings(siblings)}
@@ -440,7 +440,7 @@ class ZoneMap:
 
     @cached_property
     def siblings(self) -> Mapping[str, FileSum]:
-        """Length and checksum, when the map was built, of each file beside the log, by suffix."""
+        """Length and checksum of each file beside the log when the map was built, by suffix."""
         return _decode_siblings(self.sections.get(SIBLINGS_SECTION, b""))
 
     @cached_property

@@ -556,8 +556,8 @@ def plan_cleaning(
 
     Raises:
         ConfigError: Settings conflict.
-        CorruptData, MissingFile: A batch or index is damaged, or the append times of a segment to
-            rewrite are damaged or lost and `options.accepts_lost_times` is False.
+        CorruptData, MissingFile: A batch or index is damaged. Or `options.accepts_lost_times` is
+            False, and the append times of a segment to rewrite are damaged or lost.
         StorageFailure: The disk failed.
     """
     log, decision = state.log, state.decision
@@ -640,9 +640,9 @@ class Preview:
         has_versions: Whether a timestamp or header decides which record of a key stays. The plan's
             estimates of keys and garbage always assume that the record with the largest offset
             stays.
-        refusals: For the base offset of each segment to rewrite whose append times are damaged or
-            lost, the error of a compaction. If no cleaning is due, these are the segments that a
-            requested compaction may rewrite.
+        refusals: By base offset, the error that a compaction would raise because a segment's append
+            times are damaged or lost. Only the segments to rewrite are checked or, if no cleaning
+            is due, the segments that a requested compaction may rewrite.
     """
 
     decision: CleaningDecision
@@ -704,7 +704,7 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
 
 
 def _refusals(segments: Iterable[ClosedSegment]) -> dict[int, str]:
-    """Return the error of a compaction for each segment whose append times are damaged or lost."""
+    """Return, by base offset, the error for each segment with damaged or lost append times."""
     refusals: dict[int, str] = {}
     for segment in segments:
         try:

@@ -236,8 +236,9 @@ def legacy_horizon_ms(job: CleaningJob) -> int:
     return cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
 
 
-# Maximum bytes of dropped batches between two other batches that are all read at once. Reading
-# these bytes takes less time than starting another read after them (0.3 ms).
+# If the dropped batches between two other batches have at most this number of bytes, all of these
+# batches are read at once. Reading the dropped bytes takes less time than starting another read
+# after them (0.3 ms).
 GAP_BYTES: Final = 1 << 20
 
 

@@ -6,8 +6,8 @@
    leader epoch is on disk, and one append time is chosen for all records that are added to the
    partition.
 2. Make a segment of each staged file (`AppendedPass`).
-3. Publish all segments of all partitions by one commit. The commit also records the writer's
-   version, if the caller passes a version.
+3. Publish all segments of all partitions by one commit. The commit also records the number that the
+   writer gave to this commit (its version), if the caller passes one.
 
 If the writer has already committed the passed version or a later version, `attach` adds nothing.
 

@@ -3,8 +3,8 @@
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit. The
 commit also records how many rows of the source are loaded. So a load adds all its new rows or none,
 and a repeated load adds only rows that are new in the source. The commit also stores a digest of
-all rows that are loaded so far. A repeated load computes the digest of as many rows at the
-beginning of the source as were loaded before. It compares this digest with the stored digest.
+all rows that are loaded so far. If N rows were loaded before, a repeated load computes the digest
+of the source's first N rows, and compares this digest with the stored digest.
 """
 
 import hashlib

@@ -102,8 +102,8 @@ class OffsetCheckpoints:
     def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
         """Return a log's start offset in the checkpoint file; 0 if the file has none.
 
-        A log start above the log end that was stored at a clean stop is reported and ignored: the
-        result is then 0.
+        If the log start is above the log end that a clean stop has recorded, this is reported, and
+        the result is 0.
         """
         start = self.starts.get(name, 0)
         if not recorded.is_end or start <= recorded.recovery_point:
@@ -142,7 +142,7 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace a checkpoint's file by the values that `offsets` has once the lock is held."""
+        """Replace a checkpoint's file; `offsets` is read only after the lock is acquired."""
         with self._writing:
             ordered = dict(sorted(offsets.copy().items()))
             text_files.write_offset_checkpoint(self._fs, f"{self._directory}/{name}", ordered)

@@ -212,7 +212,7 @@ class OpenPartitions:
     def _open_to_write(self, name: TopicPartition) -> "Log":
         log = self._open(name)
         if log.failure is None:
-            with suppress(StorageFailure):  # a failure takes the log offline; each use raises it
+            with suppress(StorageFailure):  # the log is then offline; each use raises the failure
                 log.swaps.begin_epoch()
         return log
 
@@ -300,8 +300,8 @@ class OpenPartitions:
 
         The log of a partition that is not offline is returned unchanged. A commit that the
         failure interrupted is completed first. Data that is not synced is rewritten before the
-        recovery. The reason: after a failed sync, the operating system may treat pages as written
-        that never reached the disk.
+        recovery. The reason: after a failed sync, the operating system may treat pages that never
+        reached the disk as written.
 
         Raises:
             UnknownTopic: No such topic or partition.

@@ -288,7 +288,7 @@ class MappedKeys:
 
 
 def better(old: MappedKeys | None, new: MappedKeys, samples: KeySamples) -> MappedKeys:
-    """Return the count that leaves fewer keys uncertain; the newer count if both leave as many."""
+    """Return the count that leaves fewer keys uncertain; the newer count in case of a tie."""
     return old if old and old.unknown(samples) < new.unknown(samples) else new
 
 

@@ -186,7 +186,7 @@ def _best_prefix(
 ) -> tuple[float, int] | None:
     """Return the garbage per cost, and the length, of the best prefix of `order`.
 
-    The prefix frees at least `needed_bytes`. Returns None if no prefix frees as many bytes.
+    The prefix frees at least `needed_bytes`. Returns None if no prefix frees that much.
     """
     garbage, cost = 0.0, fixed_cost
     best: tuple[float, int] | None = None
@@ -388,8 +388,8 @@ ERROR_MAX: Final = 0.1
 
 # If the relative error of the number of keys is larger than this value, a cleaning maps all keys in
 # order to count them. This takes one read of the log, but a smaller error raises the bound. If the
-# bound is half a percent higher, cleanings save about the cost of one such read while the log
-# appends as many bytes as are live.
+# bound is half a percent higher, cleanings save about the cost of one such read each time the log
+# appends as many bytes as its live size.
 COUNT_FROM: Final = 0.005
 
 # A cleaning maps all keys only if the expected number of keys is at most this fraction of the map's
