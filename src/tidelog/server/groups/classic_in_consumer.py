@@ -28,8 +28,8 @@ from tidelog.server.groups.members import (
     static_member_of,
 )
 from tidelog.server.groups.migration import (
+    MemberReplacement,
     Migration,
-    ReplacedMember,
     read_subscription,
     subscription_version,
 )
@@ -138,8 +138,8 @@ class ClassicInConsumer:
                 update, update.group.target_epoch, match.previous, new, same=True
             )
             moved = self._updates.reconcile(update, new, aim, owned, has_changed=False)
-        replaced = ReplacedMember(match.replaced_id or new.member_id, moved, has_changed)
-        written = self._migration.downgrade_replaced(update, epoch, replaced)
+        replacement = MemberReplacement(match.replaced_id or new.member_id, moved, has_changed)
+        written = self._migration.downgrade_replaced(update, epoch, replacement)
         return _joined_after(written, moved)
 
     def _respond(

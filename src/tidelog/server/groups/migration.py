@@ -66,8 +66,14 @@ _LAST_VERSION: Final = ASSIGNMENT.last
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacedMember:
-    """Classic member that replaces a static member of the consumer protocol."""
+class MemberReplacement:
+    """Static member of the consumer protocol that returned as a classic member.
+
+    Attributes:
+        old_id: Id of the replaced member.
+        member: The replacement.
+        has_changed: Whether the group must rebalance because of the replacement.
+    """
 
     old_id: str
     member: ConsumerMember
@@ -217,21 +223,21 @@ class Migration:
         )
 
     def downgrade_replaced(
-        self, update: ConsumerUpdate, epoch: int, replaced: ReplacedMember
+        self, update: ConsumerUpdate, epoch: int, replacement: MemberReplacement
     ) -> Reply[ErrorCode]:
         """Convert to a classic group, because a static member returned as a classic member."""
-        group, member = update.group, replaced.member
-        stay = [each for each in group.members.values() if each.member_id != replaced.old_id]
+        group, member = update.group, replacement.member
+        stay = [each for each in group.members.values() if each.member_id != replacement.old_id]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
         silent = list(targets)
-        targets[member.member_id] = group.targets.get(replaced.old_id, NO_TARGET)
+        targets[member.member_id] = group.targets.get(replacement.old_id, NO_TARGET)
         return self._replace(
             group,
             epoch,
             [*stay, member],
             targets,
             silent=silent,
-            rebalances=replaced.has_changed,
+            rebalances=replacement.has_changed,
         )
 
     def _replace(
