@@ -87,9 +87,9 @@ TOKEN_ALGORITHMS: Final = (
 # Name of Kafka's authorizer, whose rules the broker implements.
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
-# Group settings that the broker bounds. The bounds are broker settings whose names contain `min.`
-# or `max.`. The names below omit the protocol (`consumer.`, `share.`). The last three settings
-# exist only for share groups.
+# Group settings for which the broker has bounds: broker settings whose names contain `min.` or
+# `max.`. The names below omit the protocol (`consumer.`, `share.`). The last three settings exist
+# only for share groups.
 BOUNDED: Final = (
     "session.timeout.ms",
     "heartbeat.interval.ms",
@@ -520,7 +520,7 @@ class BrokerConfig:
     )
 
     log_cleaner_enable: bool = config_field(
-        FLAG, "true", "Whether the broker compacts compacted topics."
+        FLAG, "true", "Whether the broker compacts topics with cleanup.policy=compact."
     )
     log_cleaner_threads: int = config_field(
         int32(0),

@@ -340,7 +340,8 @@ class TopicConfig:
         FLAG,
         "true",
         "Whether append times are stored (BASE.appendtime). Records that are appended while this"
-        " setting is false have no append time; lookups by append time report their number.",
+        " setting is false have no append time; lookups by append time report the number of records"
+        " without an append time.",
     )
     tidelog_append_time_granularity_ms: int = config_field(
         int64(1),

@@ -87,7 +87,7 @@ _TARGET_CODECS: Final = {
 
 
 class CompactionStrategy(StrEnum):
-    """Property of records by which compaction chooses the record of a key that it keeps.
+    """Property of records that decides which record of a key compaction keeps.
 
     Compaction keeps the record with the highest value of the property (KIP-280).
     """
@@ -470,7 +470,7 @@ class ConfigKey(NamedTuple):
         name: Kafka's name, or `tidelog.*`.
         kind: Type of the setting's value.
         default: Default as text; None if a missing value has a special meaning.
-        doc: Documentation: its effect and consequences.
+        doc: Documentation of the setting's effect and of its consequences.
         synonyms: Broker's names of the setting, the name with the highest precedence first.
         has_effect: False if the setting is accepted only for compatibility with Kafka.
     """
@@ -524,7 +524,7 @@ def config_field(
     Args:
         kind: Type of the setting's value.
         default: Default as text; None if a missing value has a special meaning.
-        doc: Documentation: its effect and consequences.
+        doc: Documentation of the setting's effect and of its consequences.
         synonyms: Broker's names of a topic setting, the name with the highest precedence first.
         has_effect: False if the setting is accepted only for compatibility with Kafka.
     """

@@ -82,8 +82,8 @@ def _message(body: bytes) -> Message:
 
 CONTROL_VERSION: Final = 1
 
-# Maps each error class whose constructor takes more than a text to the attributes with the
-# constructor's arguments, in order. "" stands for the text.
+# For each error class whose constructor takes other arguments than only a text: the names of the
+# attributes that hold the constructor's arguments, in order. "" stands for the text.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),
@@ -250,7 +250,7 @@ def listen(directory: str) -> socket.socket:
     temporary = f"{SOCKET_FILE}.tmp"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with suppress(OSError):  # not possible on macOS, where the file briefly has another mode
+        with suppress(OSError):  # fails on macOS: there, the file has another mode until `chmod`
             os.fchmod(listener.fileno(), MODE)
         with suppress(FileNotFoundError):
             os.unlink(f"{directory}/{temporary}")  # noqa: PTH108 - paths are str here

@@ -148,7 +148,7 @@ class ControlClient(Closing):
                 return message
 
     def await_release(self) -> None:
-        """Wait until the holder has released the directory. Request the release first.
+        """Wait until the holder has released the directory; call this after the release request.
 
         Raises:
             ControlFailure: The directory was not released within the timeout.

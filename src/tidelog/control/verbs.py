@@ -132,7 +132,10 @@ def _erase(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
 
 
 def _accepts_lost_times(verb: str, arguments: Arguments) -> bool:
-    """Return whether unreadable append times may become unknown; an older client omits this."""
+    """Return the argument `accepts_lost_times`; False if an older client omits the argument.
+
+    If it is True, append times that can't be read may become unknown.
+    """
     accepts = arguments.get("accepts_lost_times", False)
     if not isinstance(accepts, bool):
         raise CorruptMessage(f"{verb}: `accepts_lost_times` must be true or false")
@@ -245,7 +248,7 @@ def _read_new(fields: object) -> NewSegment:
 
 
 def encode_version(version: WriterVersion | None) -> object:
-    """Encode a writer's version for JSON."""
+    """Encode the version of a writer's commit for JSON."""
     if version is None:
         return None
     start = [version.writer, version.version, version.note]

@@ -117,7 +117,11 @@ def make_reader(
 def make_sliced_reader(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Reader], Generator[None, None, Message]]:
-    """Return a generator function that reads a message; it yields every `SLICE_ITEMS` elements."""
+    """Return a generator function that reads a message.
+
+    The generator yields None after every `SLICE_ITEMS` elements, and returns the message at the
+    end.
+    """
     reader = _compiled_reader(kind, version, flexible, sliced=True)
     return cast("Callable[[Reader], Generator[None, None, Message]]", reader)
 
@@ -498,7 +502,10 @@ def make_writer(
 def make_sliced_writer(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Writer, Message], Generator[None, None, None]]:
-    """Return a generator function that writes a message; it yields every `SLICE_ITEMS` elements."""
+    """Return a generator function that writes a message.
+
+    The generator yields None after every `SLICE_ITEMS` elements.
+    """
     writer = _compiled_writer(kind, version, flexible, sliced=True)
     return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
 

@@ -161,7 +161,7 @@ class Frames:
             left = left[count:]
 
     def rest(self) -> None:
-        """Release all buffers that have no unread bytes, until more bytes arrive.
+        """Release all buffers that have no unread bytes. The next bytes get a new buffer.
 
         Without this call, thousands of idle connections might each hold a large buffer.
         """

@@ -123,7 +123,7 @@ class _Rows(NamedTuple):
     def keys_and_rows(
         self, message: "DataclassInstance"
     ) -> "list[tuple[bytes, list[DataclassInstance]]]":
-        """Return the name or id of each topic in a message, as bytes, and its partitions' rows."""
+        """Return the name or id of each topic in a message, as bytes, and the topic's rows."""
         return [
             (_key_bytes(getattr(topic, self.key)), getattr(topic, self.partitions))
             for topic in getattr(message, self.topics)
@@ -304,7 +304,7 @@ class _Layout:
         return varint_bytes(coded)
 
     def constant(self, fields: Sequence[Field], message: object) -> bytes:
-        """Encode the fields of a message whose values are the same in all repeated messages.
+        """Encode the given fields of a message; their values are the same in all repetitions.
 
         Raises:
             _Unusual: A field is not a value of fixed size, a string, an empty list or a null list.
@@ -485,7 +485,8 @@ class Template:
         self._last: tuple[int, bytes, int, int, bytes, bytes] = (0, b"", 0, 0, b"", b"")
         self._row_bytes = layout.request.struct.size
         self._unpack = None if layout.request.missing else layout.request.struct.unpack_from
-        # The single partition of a request with records.
+        # Topic key and partition index of the only partition, if the request has records; else
+        # None.
         self._one: tuple[bytes, int] | None = None
         self.references: dict[bytes, TopicRef] = {}
         self.encode = response.encode
@@ -493,7 +494,7 @@ class Template:
         self.header_bytes = response.header_bytes
 
     def use_partition(self, key: bytes, index: int) -> None:
-        """Set the key and the partition index of a request with one partition."""
+        """Set the topic's key and the index of the partition, for a request with one partition."""
         self._one = key, index
 
     def rows(self, frame: Buffer) -> list[RequestTopic] | None:
@@ -704,7 +705,7 @@ def _ensure_same(topics: Sequence[RequestTopic], request: ReceivedRequest, layou
 def _ensure_same_settings(
     decoded: ReceivedRequest, request: ReceivedRequest, layout: _Layout
 ) -> None:
-    """Remove the rows of `decoded`; raise _Unusual if the requests differ outside their rows."""
+    """Remove the rows of `decoded`; raise _Unusual if `decoded` and `request` differ elsewhere."""
     without: dict[str, object] = {layout.request.topics: []}
     decoded.message = replace(decoded.message, **without)
     if decoded.client_id != request.client_id or decoded.message != replace(

@@ -66,7 +66,9 @@ class Reader:
         return len(self.view) - self.at
 
     def need(self, count: int, what: str) -> int:
-        """Skip `count` bytes and return the position of the first; errors call the bytes `what`.
+        """Skip `count` bytes, and return the position of the first skipped byte.
+
+        Errors call the bytes `what`.
 
         Raises:
             CorruptMessage: Fewer bytes remain, or the count is negative.

@@ -32,8 +32,8 @@ from tidelog.types import PORT_MAX
 
 _Result = TypeVar("_Result")
 
-# Setting that has another default here than in Kafka. With Kafka's default, the first consumer of a
-# group waits three seconds for other members, so most tests would take three seconds longer.
+# Setting whose default here differs from Kafka's default. With Kafka's default, the first consumer
+# of a group waits three seconds for other members, so most tests would take three seconds longer.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
 # Settings for a temporary directory. With the defaults, each of these topics would have fifty

@@ -128,7 +128,7 @@ def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
                 yield current
             start, _, end = name.partition("-")
             current = (int(start, 16), int(end, 16))
-            is_file = len(fields) == 5 and fields[4] in names  # a mapping of a file has 6 columns
+            is_file = len(fields) == 5 and fields[4] in names  # `fields[4]` is the path
             is_clean = is_file and fields[0] in _UNWRITABLE
         elif name in _CHANGED and fields[0] != "0":
             is_clean = False
@@ -255,7 +255,10 @@ def are_loaded() -> bool:
 
 
 def _compile_elsewhere() -> None:
-    """Let another process compile missing kernels. If it fails, this process compiles them."""
+    """Let another process compile missing kernels.
+
+    If the other process fails, this process compiles them.
+    """
     command = [sys.executable, "-c", _COMPILE]
     with suppress(OSError):
         subprocess.run(  # noqa: S603 - constant arguments

@@ -494,8 +494,8 @@ class Follower(Closing):
         try:
             self._directory.close()
         finally:
-            # The control connection is closed after the directory, because its end tells other
-            # processes that the directory's lock is free.
+            # The control channel's connections are closed after the directory, because the end of a
+            # connection tells another process that the directory's lock is free.
             if self._control is not None:
                 self._control.close()
 

@@ -161,7 +161,10 @@ class Copy:
         return self.position_at(max(last.base_offset, self.leader_start))
 
     def position_at(self, offset: int) -> Position:
-        """Return the position for a fetch at an offset, with an unknown leader epoch before it."""
+        """Return the position for a fetch at an offset.
+
+        The leader epoch of the record before this offset is given as unknown.
+        """
         return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 
     def batch_reaching(self, offset: int) -> Batch | None:

@@ -276,7 +276,9 @@ def _groups_of(leader: Leader, node_id: int) -> list[str]:
 
 
 def coordinator_of(leader: Leader, group: str) -> int:
-    """Return the id of the broker that coordinates a group, in any version of the API.
+    """Return the id of the broker that coordinates a group.
+
+    Works with all versions of FindCoordinator.
 
     Raises ClusterFailure if the bootstrap broker can't be reached or refuses the request.
     """

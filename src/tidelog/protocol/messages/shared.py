@@ -129,7 +129,7 @@ class GroupProtocol:
 
 @message
 class ConfigValue:
-    """Setting and its value. Null means its default."""
+    """Setting and its value. The value null means the setting's default."""
 
     name: str = wire(STRING)
     value: str | None = wire(nullable_string())

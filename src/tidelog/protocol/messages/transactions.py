@@ -188,7 +188,10 @@ class ListedTransactionState:
 
 @message
 class ListTransactionsResponse(CodeResponse):
-    """Response with the matching transactional ids, and the unknown states of the request."""
+    """Response with the matching transactional ids.
+
+    `unknown_state_filters` has the states in the request's filter that the broker does not know.
+    """
 
     unknown_state_filters: list[str] = wire(array(STRING))
     transaction_states: list[ListedTransactionState] = wire(array(struct(ListedTransactionState)))

@@ -231,13 +231,20 @@ def _topic_defaults(defaults: Mapping[str, str], changed: Changed) -> Iterator[C
 
 
 def describe_changes(texts: Mapping[str, str], source: ConfigSource) -> list[ConfigEntry]:
-    """Return entries for the settings in `texts`, whose only synonym is this text from `source`."""
+    """Return an entry for each setting in `texts`.
+
+    The only synonym of an entry is the setting's text in `texts`, with the source `source`.
+    """
     entries = describe_broker(BrokerConfig(), {}, [(source, texts)])
     return [replace(entry, synonyms=entry.synonyms[:1]) for entry in entries if entry.name in texts]
 
 
 def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigEntry]:
-    """Return all settings of a group, with the group's value, or the broker's, or the default."""
+    """Return all settings of a group.
+
+    The value of a setting is the first of these values that exists: the group's own value, the
+    broker's value, the default.
+    """
     return [_group_entry(key, overrides.get(key.name), config) for key in GROUP_CONFIGS]
 
 

@@ -1,11 +1,11 @@
 """Cluster metadata in a broker's directory: users, ACLs, quotas and changed settings.
 
 Users, ACLs and quotas are records in `tidelog-metadata.log`. Settings are in
-`tidelog-cluster.json`. Changes of users and ACLs are made one at a time. Changes of quotas and
-settings are made one at a time, too. A worker thread writes each change. A change is durable before
-it is acknowledged. If the broker is killed during a change, the change is afterwards complete or
-absent. Readers see the state before or after a change, never a state in between. The metadata log
-is rewritten when its superseded records outnumber the current ones by more than `SPARE_RECORDS`, so
+`tidelog-cluster.json`. Changes of users and ACLs are made one after the other, and so are changes
+of quotas and settings. A worker thread writes each change. A change is durable before it is
+acknowledged. If the broker is killed during a change, the change is afterwards complete or absent.
+Readers see the state before or after a change, never a state in between. The metadata log is
+rewritten when its superseded records outnumber the current ones by more than `SPARE_RECORDS`, so
 its size is bounded.
 """
 

@@ -272,9 +272,9 @@ class QuotaManager:
         return self._uses[kind].charge(limit, used, self._clock.monotonic_ms())
 
     def charge_or_throttle(self, kind: str, limit: Quota, used: float) -> int:
-        """Charge a use and return 0.
+        """Charge a use and return 0, unless the use exceeds the quota.
 
-        If the use exceeds the quota, undo it and return the throttle time in ms.
+        If the use exceeds the quota, charge nothing and return the throttle time in ms.
         """
         now_ms = self._clock.monotonic_ms()
         throttle_ms = self._uses[kind].charge(limit, used, now_ms)

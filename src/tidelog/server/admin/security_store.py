@@ -109,7 +109,10 @@ class SecurityStore:
         return self._stored.state.scram.get((user, int(mechanism)))
 
     def shapes(self, mechanism: "ScramMechanism") -> "Mapping[Shape, int]":
-        """Return the number of users for each of a mechanism's common shapes. Thread-safe."""
+        """Return the number of users for each common shape of a mechanism's credentials.
+
+        Thread-safe.
+        """
         return self._shapes.get(mechanism, {})
 
     def credentials(self) -> Mapping[tuple[str, int], ScramCredential]:
@@ -119,7 +122,7 @@ class SecurityStore:
     async def change_credentials(
         self, change: Callable[[dict[tuple[str, int], ScramCredential]], None]
     ) -> None:
-        """Let `change` modify a copy of all credentials, and store it.
+        """Let `change` modify a copy of all credentials, and store the copy.
 
         Raises:
             StorageFailure: The change could not be stored, and nothing has changed.

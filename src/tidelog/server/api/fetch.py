@@ -185,9 +185,10 @@ def reads_of(
 
 
 def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
-    """Yield the topic name and number of each partition that was deleted or not looked up yet.
+    """Yield the topic name and number of each partition that still has to be looked up.
 
-    Partitions with an unknown topic id are left out.
+    These are partitions that were deleted since they were looked up, and partitions that were never
+    looked up. Partitions with an unknown topic id are left out.
     """
     for cached in partitions:
         if cached.partition is None or cached.partition.is_deleted:
@@ -397,7 +398,7 @@ def _endpoint(context: RequestContext) -> NodeEndpoint:
 
 
 def _charge(context: RequestContext, size: Callable[[], int]) -> int:
-    """Charge the quota of fetched bytes, and return 0.
+    """Charge the quota of fetched bytes if the response does not exceed it, and return 0.
 
     If the response would exceed the quota, charge nothing, have the connection muted after the
     response, and return the throttle time in ms.

@@ -83,9 +83,8 @@ class _Shape(NamedTuple):
     Attributes:
         identifiers: Names of the fields to copy. If the request's element is a plain number or
             name, `identifiers` is the name of the field that gets this number or name.
-        lists: The lists of results in the response's element. Each has an entry of three: the
-            list's name, the name of the request's list that it answers, and the class of its
-            results.
+        lists: For each list of results in the response's element: the list's name, the name of
+            the matching list in the request, and the class of the results.
         errors: Names of the error fields in the response's element: `error_code`, `error_message`,
             both or none.
     """

@@ -260,7 +260,7 @@ class _Parts:
         items: list[object] | None = getattr(message, name)
         blank = _with(message, name, [] if items else items)
         if items_in(blank, ITEM_MAX) > ITEM_MAX:
-            raise _too_long(self._request)  # `blank` would be in each part
+            raise _too_long(self._request)  # each part would contain `blank`
         if not items:
             yield Part(blank, 0)
             return

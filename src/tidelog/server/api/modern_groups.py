@@ -216,7 +216,7 @@ async def _describe_all(
 
 
 def _find(context: RequestContext, group_id: str, kind: type[_GroupT], type_name: str) -> _GroupT:
-    """Return a group of class `kind`.
+    """Return the group with this id, which must be of class `kind`.
 
     Raises:
         Refusal: The group id is invalid, the partition with the group's state is not available

@@ -282,7 +282,7 @@ def _forget(
 
 
 def _failed(replies: Iterable[Reply[ErrorCode]]) -> bool:
-    """Whether one of the writes was refused at once, so that nothing was written."""
+    """Whether one of the writes was refused at once. A refused write has written nothing."""
     return any(each.is_done and each.value is not ErrorCode.NONE for each in replies)
 
 

@@ -135,9 +135,9 @@ async def add_partitions_to_txn(
 async def _add(
     context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> Mapping[TopicPartition, int]:
-    """Add all partitions to a transaction or none, or (for brokers) verify that it has them.
+    """Add all partitions or none to a transaction; return the error code of each partition.
 
-    Returns the error code of each partition.
+    If the request is from a broker, only verify that the transaction has the partitions.
 
     If the context is a `PartContext`, partitions to add are only checked and not added.
     """

@@ -1,10 +1,11 @@
 """Java's string hash, the partition of a key in a state topic, and the order of Java's HashMap.
 
 A key belongs to the partition `abs(hashCode) % partitions` of its state topic. Kafka's assignors
-iterate over hash maps, and the order of iteration decides which members get one partition more.
-With Java's order, tidelog's assignors give each member the same partitions as Kafka's assignors.
-Exception: keys of one bucket keep their input order here, while Java may order them differently
-after its table grew or lost keys.
+iterate over hash maps. If partitions can't be divided evenly, the order of iteration decides which
+members get one partition more than others. With Java's order, tidelog's assignors give each member
+the same partitions as Kafka's assignors.
+Exception: keys of one bucket keep their input order here, while a Java table that has grown or lost
+keys may order them differently.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """

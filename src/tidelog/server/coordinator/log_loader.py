@@ -54,7 +54,7 @@ def load_log(
     taker: "RecordCollector",
     find_kernels: FindKernels = lambda: None,
 ) -> Iterator[int]:
-    """Read all batches of a log; after each piece of it, yield the piece's size in bytes.
+    """Read all batches of a log in pieces; after each piece, yield the piece's size in bytes.
 
     Args:
         slices: Slices of the log, in order.

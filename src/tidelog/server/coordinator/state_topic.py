@@ -80,11 +80,10 @@ class KeyValue:
 
 
 def is_accepted(written: Reply[ErrorCode]) -> bool:
-    """Whether a write has not failed so far.
+    """Whether a write was not refused and has not failed so far.
 
-    The write may still be part of a gathered batch, or not be durable yet.
-
-    If the write fails later, before it is durable, the whole partition is unloaded.
+    If the result is True, the write may still be part of a gathered batch, or not be durable yet.
+    If it fails before it is durable, the whole partition is unloaded.
     """
     return not written.is_done or written.value is ErrorCode.NONE
 
@@ -174,8 +173,8 @@ class PartitionState(Enum):
     FAILED = "failed"
 
 
-# States in which a partition accepts writes. A partition also accepts writes while it is loading,
-# because `complete` may add records before the partition is served.
+# States in which a partition accepts writes. LOADING is one of these states, because `complete` may
+# write records before the partition is served.
 _TAKING: Final = frozenset({PartitionState.ACTIVE, PartitionState.LOADING})
 
 
@@ -274,11 +273,11 @@ class _Part:
 
     Attributes:
         state: Current state.
-        failed_ms: Monotonic time of the last failure to load it; None if it never failed, or was
-            loaded since.
-        is_damaged: Whether its records are invalid. Such a partition is loaded again only if a
-            request needs it.
-        watch: Watch of its log, from the first load or write on.
+        failed_ms: Monotonic time of the last failed load; None if no load has failed since the
+            last successful load.
+        is_damaged: Whether the partition's records are invalid. Such a partition is loaded again
+            only if a request needs it.
+        watch: Watch of the partition's log, from the first load or write on.
     """
 
     state: PartitionState
@@ -745,7 +744,10 @@ class StateTopic(Generic[Loaded]):
         return await work.run(replay.result)
 
     def complete(self, number: int, loaded: Loaded) -> bool:  # noqa: ARG002 - for subclasses
-        """Add missing records before a partition is served; return False if writing them fails."""
+        """Called before a loaded partition is served. Subclasses can write missing records here.
+
+        Returns False if a write fails.
+        """
         return True
 
     async def all_loaded(self) -> None:

@@ -189,7 +189,7 @@ def _keep(
 ) -> tuple[Target, int]:
     """Return the partitions that a member keeps, and how many more it may get.
 
-    The partitions that it loses are added to `free`.
+    The partitions that the member loses are added to `free`.
     """
     retained: dict[UUID, frozenset[int]] = {}
     for topic in hash_order(target, uuid_hash):

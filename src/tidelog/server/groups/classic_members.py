@@ -117,8 +117,8 @@ class ClassicMembers:
     def _join_new(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
         """Handle a client without a member id.
 
-        A static member may be new or may return. A dynamic member gets a new id. With
-        `needs_member_id` it must send JoinGroup again with that id (MEMBER_ID_REQUIRED).
+        A static member may be new or may return. A dynamic member gets a new id. If the request has
+        `needs_member_id`, the member must send JoinGroup again with that id (MEMBER_ID_REQUIRED).
         """
         if request.instance_id is not None:
             return self._join_static(group, request, request.instance_id)

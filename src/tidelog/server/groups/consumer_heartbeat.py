@@ -118,7 +118,10 @@ class ConsumerHeartbeats(Heartbeats):
     def _change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Plan the change of a member's subscription; return how its regular expression changes."""
+        """Add the change of a member's subscription to the update.
+
+        Return how the member's regular expression changes.
+        """
         if match.previous is None or (
             new is not match.member and new.subscription != match.member.subscription
         ):

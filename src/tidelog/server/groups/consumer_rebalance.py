@@ -118,8 +118,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     ) -> Aim:
         """Return the member's target assignment.
 
-        If the group's epoch is newer than the target's and `_may_assign` allows it, compute new
-        targets for all members first.
+        If the group's epoch is newer than the epoch of its targets and `_may_assign` is true, first
+        compute new targets for all members.
 
         Args:
             update: The update of this request.
@@ -297,7 +297,7 @@ def reads_the_same(names: Mapping[str, int], regexes: Mapping[str, int], count: 
 
 
 def drop_regex(update: ConsumerUpdate, regex: str) -> None:
-    """Remove an expression that no member subscribes to any more."""
+    """Add to the update the removal of an expression that no member subscribes to any more."""
     update.changes.append(RegexChange(regex, None))
 
 

@@ -243,7 +243,10 @@ class GroupUpdates(Generic[ModernGroupT]):
     def put_targets(
         self, update: GroupUpdate[ModernGroupT], epoch: int, targets: Iterable[tuple[str, Target]]
     ) -> None:
-        """Plan the target assignments of this epoch."""
+        """Add to the update the new target assignments of members, and the epoch of the targets.
+
+        A target assignment is left out if the member has the same target assignment already.
+        """
         before = update.group.targets
         for member_id, target in targets:
             old_target = before.get(member_id)
@@ -256,7 +259,7 @@ class GroupUpdates(Generic[ModernGroupT]):
 
     @staticmethod
     def remove(update: GroupUpdate[ModernGroupT], member_id: str) -> None:
-        """Plan the removal of a member."""
+        """Add the removal of a member to the update."""
         update.changes.append(AssignmentChange(member_id, None))
         update.changes.append(TargetChange(member_id, None))
         update.changes.append(MemberChange(member_id, None))

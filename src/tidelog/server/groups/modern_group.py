@@ -119,7 +119,7 @@ class MemberAssignment(NamedTuple):
         )
 
     def is_reconciled(self, target_epoch: int) -> bool:
-        """Whether the member has all partitions of the target of this epoch."""
+        """Whether the member has all partitions of the target with the epoch `target_epoch`."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
@@ -267,8 +267,8 @@ class ModernGroup(Generic[AssignmentT]):
         """Return the number of members per topic name after one member's subscription changes.
 
         Args:
-            previous: Subscription, before the change, of the member or of the static member that it
-                replaces. None for a new member.
+            previous: Subscription before the change: the member's own, or that of the static member
+                that the member replaces. None for a new member.
             new: Subscription after the change; None if the member leaves.
         """
         counts = Counter(self._names)

@@ -74,16 +74,16 @@ class RecordSet(Generic[AssignmentT]):
     """Record kinds of one protocol: numbers of keys, and encodings of values.
 
     Attributes:
-        member_key: A member's subscription.
-        write_subscription: Encodes the value of `member_key`.
-        read_subscription: Decodes the value of `member_key`.
-        epoch_key: The group's epoch.
-        epoch_value: Value of `epoch_key`.
-        target_epoch_key: The epoch of the group's target assignment.
-        target_key: A member's target assignment.
-        current_key: A member's current assignment.
-        write_assignment: Encodes the value of `current_key`.
-        read_assignment: Decodes the value of `current_key`.
+        member_key: Number of the key of a member's subscription.
+        write_subscription: Encodes the value for `member_key`.
+        read_subscription: Decodes the value for `member_key`.
+        epoch_key: Number of the key of the group's epoch.
+        epoch_value: Message of the value for `epoch_key`.
+        target_epoch_key: Number of the key of the epoch of the group's target assignment.
+        target_key: Number of the key of a member's target assignment.
+        current_key: Number of the key of a member's current assignment.
+        write_assignment: Encodes the value for `current_key`.
+        read_assignment: Decodes the value for `current_key`.
     """
 
     member_key: int
@@ -434,9 +434,10 @@ class AssignmentChange(Generic[AssignmentT]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadataChange:
-    """Whether the log has a record of the group's topics that an older version of Kafka wrote.
+    """Change of the record of the group's topics, which only older versions of Kafka wrote.
 
-    The coordinator deletes such a record.
+    Attributes:
+        is_there: Whether the log has this record. If it has, the coordinator deletes the record.
     """
 
     is_there: bool = False

@@ -104,7 +104,7 @@ class Replay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Read all batches of a log; yield the size in bytes of each piece after it was read."""
+        """Read all batches of a log in pieces; yield each piece's size in bytes after the piece."""
         return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
@@ -127,7 +127,7 @@ class Replay:
             self._deleted.update((key, at) for key, (value, at) in records if value is None)
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Add the last record of each key, found outside control and transactional batches."""
+        """Add the last record of each key in batches that are neither control nor transactional."""
         if not self._pending:
             self._latest.update([(key, (value, at)) for key, value, at, _ in latest])
             return

@@ -217,7 +217,7 @@ class ShareHeartbeats(Heartbeats):
         return beat_after(self._fence(group, member), beat)
 
     def _fence(self, group: ShareGroup, member: ShareMember) -> Reply[ErrorCode]:
-        """Plan and write the removal of a member, in a new epoch."""
+        """Remove a member and begin a new epoch; write both changes."""
         update = GroupUpdate(group)
         self._updates.remove(update, member.member_id)
         names = group.names_after(member.subscription, None)

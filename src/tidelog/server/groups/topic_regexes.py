@@ -79,7 +79,9 @@ class Regexes:
     def change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Plan the change of a member's expression; reject an invalid new expression.
+        """Return how a member's expression changes; reject an invalid new expression.
+
+        If no member subscribes to the old expression any more, add its removal to the update.
 
         Raises:
             Refusal: The expression is new in the group and invalid.

@@ -299,7 +299,7 @@ class Control:
 
 
 def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
-    """Return the topics that already had the attach's version, so that it added nothing to them."""
+    """Return the topics to which the attach added nothing, because they already had its version."""
     skipped = result.get("skipped")
     if isinstance(skipped, Mapping) and skipped:
         return set(skipped)
@@ -331,7 +331,7 @@ class _Connection(asyncio.Protocol):
         self._reader = FrameReader()
         self._requests: list[Message] = []
         self._transport: asyncio.Transport | None = None
-        self._is_full = False  # the client does not read its responses
+        self._is_full = False  # whether the client leaves its responses unread
         self._is_paused = False
         self.task: asyncio.Task[None] | None = None
 

@@ -13,7 +13,8 @@ most an hour.
 
 `LentJobs` lends a job: it lets a client clean a partition instead of the broker. This is for
 clients that can't have the directory's lock, for example because their tasks run on other machines.
-The client writes the `.cleaned` files. The broker swaps them in and updates history and checkpoint.
+The client writes the `.cleaned` files. The broker then swaps these files in, and updates the
+partition's history and checkpoint.
 While a client has the job, no cleaner of the broker cleans the partition. If another request asks
 for the same partition, that request gets the job, and the first client's result is dropped. The job
 also ends when the broker restarts, or after `LEND_MS` without a result. After such an end, the next

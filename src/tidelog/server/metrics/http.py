@@ -3,9 +3,13 @@
 Serves GET and HEAD, one request per connection, which is enough for Prometheus and probes. Sizes,
 durations and the number of connections are limited. If a client connects at the limit of
 connections, the server closes the oldest connection that has sent no whole request yet. If there is
-none, it closes the oldest connection whose client has not read its response yet. So idle clients
-can't keep a probe from connecting. Runs on the broker's event loop. Scrapes are generated one at a
-time in chunks and compressed in a thread. Source: RFC 9110, RFC 9112.
+no such connection, the server closes the oldest connection whose client has not read its response
+yet. So idle clients can't keep a probe from connecting.
+
+Runs on the broker's event loop. Scrapes are generated one at a time in chunks and compressed in a
+thread.
+
+Source: RFC 9110, RFC 9112.
 """
 
 import asyncio

@@ -180,9 +180,9 @@ async def listening_sockets(
         prepare: Called with each socket before it listens.
 
     Raises:
-        OSError: The host is unknown, or an address can't be bound. All sockets are closed before it
-            is raised. Addresses that the machine lacks are skipped, unless it lacks all addresses
-            of the host.
+        OSError: The host is unknown, or an address can't be bound. All sockets are closed before
+            this error is raised. Addresses that the machine lacks are skipped, unless it lacks all
+            addresses of the host.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -142,9 +142,9 @@ class SaslSession:
             raise NotLoggedIn("session expired without re-authentication")
 
     def _may_send_versions(self, version: int) -> bool:
-        """Whether ApiVersions is permitted.
+        """Whether ApiVersions is permitted now; remember a request in a supported version.
 
-        As in Kafka, a request in a supported version is permitted only once.
+        As in Kafka, no further ApiVersions is permitted after a request in a supported version.
         """
         if self._state is not State.WANTS_HANDSHAKE or self._knows_versions:
             return False

@@ -198,8 +198,8 @@ CROWD: Final = 4
 
 AT_ONCE: Final = 64
 
-# Maximum time in ns for which responses are held. It is checked when the next response is ready.
-# The broker answers some two hundred small requests in this time.
+# Maximum time in ns for which responses are held. The time is checked when the next response is
+# ready. The broker answers some two hundred small requests in 4 ms.
 HOLD_NS: Final = 4_000_000
 
 _NEVER: Final = 1 << 63

@@ -165,7 +165,7 @@ class SendQueue:
             self._send_now(list(buffers))
             return
         # All buffers are gathered before any byte is sent. If the socket then does not accept all
-        # bytes, the rest goes to `_pieces`, and no gathered buffer can be sent before it.
+        # bytes, the rest goes to `_pieces`, and no gathered buffer can be sent before the rest.
         self._gathered.extend(buffers)
         self._gathered_bytes += sum(map(len, buffers))
         if not more or self._gathered_bytes >= GATHER_BYTES:

@@ -23,7 +23,10 @@ CLEANUP_MIN: Final = 64
 
 
 class FetchCounts:
-    """Offsets of a connection's last fetches that returned records."""
+    """Counter of the bytes and records that one connection fetches.
+
+    It remembers, for each partition, the offset of the last fetch that returned records.
+    """
 
     __slots__ = ("_cleanup_size", "_starts")
 

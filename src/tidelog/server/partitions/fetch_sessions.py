@@ -253,7 +253,7 @@ class FullFetching(Fetching):
 
 
 class IncrementalFetching(Fetching):
-    """A request that continues a session."""
+    """Partitions of an incremental request, which continues a session."""
 
     def __init__(self, session: FetchSession) -> None:
         super().__init__(session.partitions.values())
@@ -307,8 +307,9 @@ class FetchSessions:
 
     Attributes:
         slots: Maximum number of sessions.
-        eviction_ms: Time in ms after which a session may be replaced: since its last use, or since
-            its creation if its rank is not above the new session's rank.
+        eviction_ms: A session that was unused for more than this time in ms may be replaced. A
+            session that was created longer ago than this may also be replaced, if its rank is not
+            above the new session's rank.
         random: Source of session ids.
         partitions_max: Maximum number of partitions of all sessions together.
     """

@@ -283,7 +283,7 @@ class Partition(Watchable):
         return self.transactions.stable_end(self.log.last_stable_offset, self.high_watermark)
 
     def end_offset(self, isolation: IsolationLevel) -> int:
-        """Return the end of what a reader of that isolation level sees (exclusive)."""
+        """Return the end offset (exclusive) of what readers of this isolation level see."""
         if isolation is IsolationLevel.READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark

@@ -214,9 +214,9 @@ class Partitions:
     ) -> None:
         """Open partitions in threads, several at a time.
 
-        If several callers need a partition, it is opened once. If it can't be opened, its next
-        `get` raises the error. If `to_write` is true, the threads also do the writes and syncs that
-        the first append would otherwise do.
+        A partition that several callers need is opened only once. If a partition can't be opened,
+        the next `get` of it raises the error. If `to_write` is true, the threads also do the writes
+        and syncs that the first append would otherwise do.
         """
         remaining = iter(dict.fromkeys(names))
 
@@ -309,7 +309,7 @@ class Partitions:
             await slices.rest()
 
     def find_open(self, name: TopicPartition) -> Partition | None:
-        """Return a partition that has been used; None if it hasn't been used."""
+        """Return a partition that is open; None if it is not open."""
         return self._open.get(name)
 
     def opened(self) -> Iterator[Partition]:

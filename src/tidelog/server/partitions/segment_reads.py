@@ -488,9 +488,9 @@ def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Fram
 def _in_order_reaching(
     segment: Segment, offset: int, limit: int, source: SegmentBytes
 ) -> Frame | None:
-    """Return the first batch in order that ends at or after `offset`, or None.
+    """Return the first batch that ends at or after `offset`, or None.
 
-    Called if some batch of the segment is out of order.
+    Called if some batch of the segment is out of order. A batch before that batch may still match.
 
     Raises:
         CorruptBatch: Offsets are out of order, and it is unclear which batch has the requested

@@ -116,7 +116,7 @@ class CleanerTally:
         self.ratios[name] = ratio
 
     def cleaned(self, report: "CleaningReport", now_ms: int) -> None:
-        """Clear the partition's failure, and count the cleaning, unless nothing was due."""
+        """Clear the partition's failure. If the report has passes, also count the cleaning."""
         self.failing.pop(report.name, None)
         if not report.passes:
             return

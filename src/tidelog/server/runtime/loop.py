@@ -2,9 +2,10 @@
 
 In the broker, the event loop wakes when the next timer is due. A test moves its clock and calls
 `run_due` instead. Long work on the loop yields every few milliseconds. Requests that have arrived
-by the start of an iteration are processed in it. When a group changes, all members send requests
-within milliseconds. Work that is the same for all these requests is done once: by the first request
-of an iteration or at the end of the iteration. The loop is uvloop's if installed, else asyncio's.
+by the start of an iteration are processed in this iteration. When a group changes, all members send
+requests within milliseconds. Work that is the same for all these requests is done once: by the
+first request of an iteration or at the end of the iteration. The loop is uvloop's if uvloop is
+installed, else asyncio's.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Share groups: each record is delivered to one member, and after a release to any member again.
 
-`share_partition` has the rules of one partition in one group, `record_runs` has its record states,
-and `share_partitions` has the open partitions and the sessions of members.
+`share_partition` has the rules of one partition in one group, `record_runs` has the states of the
+partition's records, and `share_partitions` has the open partitions and the sessions of members.
 
 Source: KIP-932.
 """

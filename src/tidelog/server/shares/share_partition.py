@@ -4,9 +4,9 @@
         ^                      |
         +--release, time out---+--reject, gap, delivered too often--> ARCHIVED
 
-An acknowledgement applies once it is written; until then the record is pending, and further
-acknowledgements of it are refused. A timeout applies at once. `start` is the offset of the first
-record that is not finished. `end` is the offset after the last delivered record. Times are
+An acknowledgement applies once it is written. Until then the record is pending, and further
+acknowledgements of the record are refused. A timeout applies at once. `start` is the offset of the
+first record that is not finished. `end` is the offset after the last delivered record. Times are
 arguments, and the caller writes the states that a `Change` contains. An acquisition takes records
 from the batches that were read, until the member has enough records.
 

@@ -7,7 +7,7 @@ state is deleted, reset or unloaded.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
 the session, and any other epoch must be one above the last epoch. If the maximum number of sessions
-is reached, a new session is refused. No old session is removed for it.
+is reached, a new session is refused: no old session is removed to make room.
 
 Used only in the event loop's thread.
 

@@ -259,7 +259,7 @@ class InitRequest:
 
     Attributes:
         transactional_id: Transactional id.
-        timeout_ms: Maximum duration of its transactions.
+        timeout_ms: Maximum duration of the producer's transactions.
         expected: Current id and epoch of a producer that recovers; None for a new producer.
     """
 
@@ -382,7 +382,10 @@ def _renewed(
 
 
 def plan_fencing(metadata: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-    """Plan the abort of the open transaction, with an epoch that its producer doesn't know."""
+    """Return the metadata after the decision to abort the open transaction.
+
+    The metadata has a new epoch, which the transaction's producer does not know.
+    """
     assert metadata.state is TransactionState.ONGOING
     return metadata.decided(commit=False, version=SERVER_VERSION, now_ms=now_ms)
 
@@ -490,7 +493,7 @@ def _refusal_to_end(
 
 
 def _is_repeated(metadata: TransactionMetadata, producer: ProducerRef) -> bool:
-    """Whether the request retries the last EndTxn: it has the epoch before that EndTxn."""
+    """Whether the request repeats the last EndTxn: its epoch was current before that EndTxn."""
     if metadata.producer_epoch == producer.producer_epoch + 1:
         return metadata.producer_id == producer.producer_id
     return (

@@ -154,7 +154,7 @@ class TransactionReplay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Read all batches of a log; after each piece of it, yield the piece's size in bytes."""
+        """Read all batches of a log in pieces; yield each piece's size in bytes after the piece."""
         return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
@@ -170,7 +170,7 @@ class TransactionReplay:
                 self._latest[key] = value
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Add the last record of each key in batches other than control and transactional ones."""
+        """Add the last record of each key in batches that are neither control nor transactional."""
         for key, value, _, _ in latest:
             if value is None:
                 self._latest.pop(key, None)
