@@ -265,7 +265,7 @@ def _without(names: frozenset[str], endpoints: Mapping[str, Endpoint]) -> dict[s
 
 
 def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
-    """Add the listener's name to a HOST:PORT without a name, if the broker has one listener."""
+    """Add the listener's name to a HOST:PORT without a name, if there is only one listener."""
     endpoint = text.strip()
     if not endpoint or "://" in endpoint or "," in endpoint or len(endpoints) != 1:
         return text

@@ -93,7 +93,7 @@ class TopicConfig:
     """All topic settings, by name with underscores; docs/config.md describes each.
 
     `parse` creates the object and validates names and ranges; the constructor doesn't validate
-    them. Settings are described in the order of the fields.
+    them. docs/config.md describes the settings in the order of the fields.
     """
 
     message_timestamp_type: TimestampType = config_field(

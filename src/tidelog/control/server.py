@@ -213,8 +213,8 @@ class ControlServer:
     def retire(self, timeout_s: float = _RETIRE_S) -> None:
         """Remove the socket, accept no more requests, and send pending responses.
 
-        Call it before the directory's lock is released. Connections stay open until `close`. The
-        end of the connection tells a client that the directory has been released.
+        Call this method before the directory's lock is released. Connections stay open until
+        `close`. The end of its connection tells a client that the directory has been released.
 
         Args:
             timeout_s: Approximate maximum time for clients to read their responses, in seconds.

@@ -157,7 +157,7 @@ def _allowance(kind: "type[DataclassInstance]", *, sliced: bool) -> str:
 
 
 def least_bytes(kind: Kind[object], version: int, *, flexible: bool) -> int:
-    """Return the size of the shortest value on the wire in bytes, at least 1."""
+    """Return the size in bytes of the type's shortest encoded value, at least 1."""
     if kind.form in FIXED:
         return calcsize(f">{kind.form.value}")
     if kind.form is Form.STRUCT:
@@ -170,7 +170,7 @@ def least_bytes(kind: Kind[object], version: int, *, flexible: bool) -> int:
 
 
 def struct_least_bytes(kind: "type[DataclassInstance]", version: int, *, flexible: bool) -> int:
-    """Return the size of the shortest message on the wire in bytes, at least 1."""
+    """Return the size in bytes of the shortest encoded message, at least 1."""
     fields = plain_fields(kind, version)
     return max(sum(least_bytes(f.kind, version, flexible=flexible) for f in fields) + flexible, 1)
 
@@ -297,7 +297,10 @@ class _ReadCode(Source):
         return target
 
     def _length(self, letter: str) -> str:
-        """Append lines that read a length or count, which is -1 for null; return its name."""
+        """Append lines that read a length or count into a variable; return the variable's name.
+
+        The variable is -1 for null.
+        """
         if not self.flexible:
             length = self._take(letter, "n")
             self._flush()
@@ -313,7 +316,7 @@ class _ReadCode(Source):
         is_text = kind.form is Form.STRING
         length = self._length("h" if is_text else "i")
         target = self.fresh("v")
-        # A string's length of fixed size is an int16, which can't exceed STRING_BYTES_MAX.
+        # Without compact lengths, a string's length is an int16 and can't exceed STRING_BYTES_MAX.
         limit = f" and {length} <= {STRING_BYTES_MAX}" if is_text and self.flexible else ""
         with self.block(f"if 0 < {length} <= end - at and left >= 0{limit}:"):
             part = f"view[at : at + {length}]"
@@ -792,7 +795,7 @@ class Codec(NamedTuple, Generic[Message]):
 
     @property
     def min_bytes(self) -> int:
-        """Size of the shortest message in bytes, at least 1."""
+        """Size in bytes of the shortest encoded message, at least 1."""
         return struct_least_bytes(self.kind, self.version, flexible=self.flexible)
 
 

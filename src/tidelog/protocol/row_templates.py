@@ -162,8 +162,8 @@ def _item(field: Field) -> "type[DataclassInstance] | None":
 def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) -> _Rows:
     """Find the list of topics and the list of rows in a message.
 
-    The list of topics is the first list whose items end with a list of structs: each item is a
-    topic, and the structs at its end are the topic's rows.
+    The list of topics is the first list whose items have a list of structs as their last field.
+    Each item is a topic, and the structs in its last field are the topic's rows.
     """
     fields = _fields(declaration, version)
     for field in fields:

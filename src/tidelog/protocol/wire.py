@@ -20,13 +20,13 @@ from tidelog.types import INT16_MAX, INT32_MAX, UINT32_MAX, Buffer
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 
-# Maximum size of a 32-bit varint in bytes, each with seven bits.
+# Maximum size in bytes of a varint of a 32-bit number. Each byte has seven bits of the number.
 VARINT_MAX_BYTES: Final = 5
 # Maximum length of a string in bytes. The compact form allows longer strings, but Kafka rejects
 # them.
 STRING_BYTES_MAX: Final = INT16_MAX
-# Maximum number of tagged fields in a struct. Kafka's messages have at most nine; the limit bounds
-# the time to skip fields, which takes about a microsecond for each field.
+# Maximum number of tagged fields in a struct. Kafka's messages have at most nine. The limit bounds
+# the time to skip fields: skipping one field takes about a microsecond.
 TAGS_MAX: Final = 100
 ITEMS_MAX: Final = 2**62
 NO_UUID: Final = UUID(int=0)

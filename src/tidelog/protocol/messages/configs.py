@@ -201,8 +201,8 @@ class ListConfigResourcesResponse(CodeResponse):
 class QuotaFilterComponent:
     """Filter for one part of an entity.
 
-    The match type is 0 for the entity with this name, 1 for the default entity, and 2 for any
-    entity.
+    The match type is 0 for the entity whose name is `match`, 1 for the default entity, and 2 for
+    any entity.
     """
 
     entity_type: str = wire(STRING)

@@ -115,7 +115,7 @@ def _assigned_count(layout: Layout, node_id: int) -> int:
 
 
 def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
-    """Raise Refusal if a partition's brokers are not exactly one: this broker."""
+    """Raise Refusal unless this broker is the partition's only broker, named once."""
     text = "The manual partition assignment includes"
     if not brokers:
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{text} an empty replica list.")

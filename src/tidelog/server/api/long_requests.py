@@ -63,7 +63,7 @@ async def answer_long(
     Args:
         context: Context of the request.
         request: The request, whose body is not decoded yet.
-        handle: Checks the API's guard, if there is one, and answers a part.
+        handle: Answers a part; first checks the client's rights with the API's guard, if any.
 
     Raises:
         CorruptMessage: The request breaks a rule, or has too many elements that can't be split.

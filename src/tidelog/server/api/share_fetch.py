@@ -409,7 +409,7 @@ class ShareFetching:
             return None
 
     async def _acquire(self, reads: "dict[SharedPartition, ShareRead]") -> None:
-        """Acquire the records that were read, by partition, until the member has enough records."""
+        """Acquire records from `reads`, partition by partition, until the member has enough."""
         records_max = self._order.options.records_max
         for named, batches in reads.items():
             live = self._live[named]

@@ -70,7 +70,7 @@ async def alter(
         changes_of: Returns the changes for the topic's current state; None resets a setting to its
             default.
 
-    Open partitions use the new settings when this returns.
+    When this function returns, the open partitions use the new settings.
     """
 
     async def change() -> None:

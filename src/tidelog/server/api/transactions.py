@@ -110,7 +110,7 @@ class PartContext(RequestContext):
 async def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to transactions, or (for brokers) verify that transactions contain them."""
+    """Add partitions to transactions. Brokers may request only to verify that they were added."""
     if context.version >= BATCHED_FIRST_VERSION:
         results = [
             AddPartitionsToTxnResult(
@@ -137,9 +137,9 @@ async def _add(
 ) -> Mapping[TopicPartition, int]:
     """Add all partitions or none to a transaction; return the error code of each partition.
 
-    If the request is from a broker, only verify that the transaction has the partitions.
-
-    If the context is a `PartContext`, partitions to add are only checked and not added.
+    If the request sets `verify_only` for the transaction, nothing is added; the codes show which
+    partitions the transaction has. If the context is a `PartContext`, the partitions are checked
+    and not added.
     """
     partitions = [
         TopicPartition(topic.name, number)

@@ -152,7 +152,7 @@ class Listener:
     def _end(
         self, sock: socket.socket, connection: Connection, setup: "asyncio.Task[object]"
     ) -> None:
-        """Finish setting up a connection, which may have failed."""
+        """Finish the setup of a connection; the setup may have failed."""
         self._setups.discard(setup)
         error = None if setup.cancelled() else setup.exception()
         if error is None and not setup.cancelled():
