@@ -7,8 +7,8 @@ Spark imports every top-level module named `pyspark_*` once per driver and regis
 try:
     from tidelog.spark.source import TidelogSource as DefaultSource
 except ImportError:
-    # An older Spark lacks base classes of the source. The data source that replaces it here raises
-    # an error that explains this.
+    # An older Spark lacks base classes of `TidelogSource`. Then `DefaultSource` is another data
+    # source, which raises an error that explains this.
     from tidelog.spark.session import refusing_source
 
     DefaultSource = refusing_source()  # type: ignore[assignment, misc] # its stand-in

@@ -87,8 +87,8 @@ def rate_text(number: float, seconds: float, unit: str = "records") -> str:
 def share_text(share: float) -> str:
     """Format a share from 0 to 1 in percent: `0.12%`, `34%`, `99.9988%`.
 
-    The text has two significant digits of the share, or of 100 % minus the share if this difference
-    is smaller than the share.
+    The text has two significant digits of the share or, for a share above 50 %, of 100 % minus the
+    share.
     """
     percent = share * 100
     distance = min(abs(percent), abs(100 - percent))

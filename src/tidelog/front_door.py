@@ -112,18 +112,18 @@ class FrontDoor(Closing):
                 is deleted.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
             NotAuthorized, ClusterFailure: The cluster refuses the request, or can't be reached.
-            After the other errors, and after a cluster's PolicyViolation, records of some
-            partitions may already have been deleted.
+            Unless stated otherwise here, records of some partitions may have been deleted before
+            the error.
         """
 
     @abstractmethod
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the record of each partition with the largest record time.
+        """Return, for each partition, the record with the largest record time.
 
         If several records of a partition have the largest time, the first of these records is
-        returned. The result is None if no record of the partition has a time. After records were
+        returned. A partition's entry is None if none of its records has a time. After records were
         deleted, a Kafka broker may return a record below the log start. Source: KIP-734.
 
         Raises:

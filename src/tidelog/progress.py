@@ -90,7 +90,7 @@ def with_progress(
     text: Callable[[int], str],
     done: Callable[[int], int],
 ) -> "pa.RecordBatchReader":
-    """Return a reader with the same batches that shows a bar; `reader` itself if no bar is shown.
+    """Return a reader that yields the same batches and shows a bar; `reader` itself without a bar.
 
     Args:
         reader: The reader.

@@ -111,7 +111,7 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Replaces a BrokenPipeError inside click, on which click would end the process."""
+    """Replaces a BrokenPipeError inside click, because click would end the process."""
 
 
 @contextmanager
@@ -223,8 +223,8 @@ def spark() -> None:
 
 _STDOUT: Final = 1
 # An unknown option counts as a misspelling of an option if their similarity, from 0 to 1, is at
-# least `_NEAR`. The unknown option counts as an abbreviation of an option if the option begins with
-# it and it has at least `_START_LEAST` letters.
+# least `_NEAR`. An unknown option of at least `_START_LEAST` letters counts as an abbreviation of
+# every option that begins with it.
 _NEAR: Final = 0.75
 _START_LEAST: Final = 3
 
@@ -297,7 +297,7 @@ _NAMED_COMMAND: Final = re.compile("`tidelog ([^`]+)`")
 
 
 def _with_place(arguments: Sequence[str], text: str) -> str:
-    """Add the place that the arguments name, as options, to the commands that a text names.
+    """Complete the commands in a text by options for the place that the arguments name.
 
     Four kinds of commands stay unchanged: commands that already name a place, commands without an
     option for this place, commands that show help, and the command of the arguments itself.
@@ -413,8 +413,8 @@ def _extra_hint(error: click.UsageError, command: str, options: Collection[str])
 def _near(name: str, options: Iterable[str]) -> list[str]:
     """Return the options that a user probably meant by an unknown option, the most similar first.
 
-    click's own suggestions would also include options that share little more than the dashes with
-    the unknown option.
+    click's own suggestions would also include options that have hardly more than the dashes in
+    common with the unknown option.
     """
     from difflib import SequenceMatcher  # only for errors: this import takes 3 ms
 

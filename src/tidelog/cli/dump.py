@@ -121,7 +121,7 @@ class DumpFile:
 
 
 class BatchFacts(NamedTuple):
-    """Fields of a batch in the log, with which entries of indexes and append times are compared."""
+    """Fields of a batch in the log; entries of indexes and append times are compared with them."""
 
     position: int
     base_offset: int

@@ -71,7 +71,7 @@ class _Pipe(RawIOBase):
 
 
 class LiveInput(BufferedReader):
-    """A pipe or terminal that is read line by line, and tells when the next line is not there yet.
+    """A pipe or terminal that is read line by line; `pauses` shows that no line is available yet.
 
     Closing it leaves the file descriptor open.
     """
@@ -139,8 +139,8 @@ class ColumnChoice:
         time: Name of the column with times; None if there is none.
         infers: Whether CSV cells that are JSON numbers become numbers in the row's JSON. If false,
             they become text.
-        numbers: List to which the location of the first CSV cell is added that is a number but
-            becomes text. None if the location is not needed.
+        numbers: List that receives the location of the first CSV cell that is a number but becomes
+            text. None if the location is not needed.
     """
 
     columns: frozenset[str] | None
@@ -570,8 +570,8 @@ def read_records(
         kind: Format of the file.
         columns: Names of the columns with a record's key, value and so on.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
-        numbers: List to which the location of the first CSV cell is added that is a number but
-            becomes text.
+        numbers: List that receives the location of the first CSV cell that is a number but becomes
+            text.
 
     Raises:
         UsageProblem: An option does not apply to the format, or needs another option.
@@ -597,14 +597,14 @@ def typed_records(
     """Return the record given as arguments, or one record for each line of a pipe.
 
     Args:
-        source: The pipe. It is read if no value is typed.
+        source: The pipe. Its lines are read only if no value is typed.
         typed: The texts typed for the record's key, value, time and headers. The fields of `typed`
             contain these texts instead of names of columns.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
 
     Raises:
-        UsageProblem: Raised in four cases: the key separator is empty, or is given together with a
-            key or value, or an option does not apply, or an option needs another option.
+        UsageProblem: The key separator is empty, or is given together with a key or value; an
+            option does not apply; or an option needs another option.
         InvalidInput: A text is invalid in its encoding, or a line lacks the key separator.
     """
     if typed.key_separator is not None and (typed.key is not None or typed.value is not None):

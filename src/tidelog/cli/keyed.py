@@ -195,9 +195,9 @@ def _say(
         result: The table or the difference.
         stats: Statistics of the whole read.
         whole: Whether all records were read.
-        effect: The end of a sentence about records without a key, once for one record and once for
-            several: which records they are, and what happened to them. If None, records without a
-            key are not mentioned.
+        effect: The end of a sentence about records without a key, which says which records they are
+            and what happened to them. The first text is for one record, the second for several. If
+            None, records without a key are not mentioned.
     """
     if not whole:
         return
@@ -283,7 +283,8 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         )
         stats = _new_stats()
         reader = difference.to_arrow(stats=stats)
-        # With `refuse`, only partitions to which the key does not belong can have doubts here.
+        # With `refuse`, doubts about the key's own partition have already raised an error. So the
+        # remaining doubts are about other partitions.
         is_elsewhere = difference.home is not None and options.inexact is Inexact.REFUSE
         if options.kind.is_columns:
             write_columns(surroundings, reader.schema, reader, None, options.kind)

@@ -228,9 +228,9 @@ def _partitions(
 ) -> "dict[str, list[TopicPartition]]":
     """Return the partitions to observe for each group that exists.
 
-    Groups without committed offsets in the requested topics are left out. A note names those of the
-    left-out groups that are not in `named`, and adds them to `named`, so that no group is named
-    twice.
+    Groups without committed offsets in the requested topics are left out. A note names the left-out
+    groups that are not yet in `named`. Then these groups are added to `named`, so that no later
+    note names them again.
     """
     from tidelog.remote.group_rewind import choice_partitions
 

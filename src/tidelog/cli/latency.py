@@ -342,7 +342,7 @@ def rows_with_records(
 ) -> list[LatencyRow]:
     """Return a row for each unit that has records; `unit_rows` also has rows of empty units.
 
-    The number of rows does not depend on the length of the range.
+    So a long range has only a few rows if it has records in only a few units.
     """
     starts = sorted(units)
     ensure_quarters(starts, unit, zone)

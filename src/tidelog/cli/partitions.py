@@ -190,7 +190,8 @@ def _counts(
         directory: The directory, in which records are counted, or the cluster.
         place: The place that `directory` was opened from.
         deleted: Ranges [start, end) of offsets.
-        fetched: Number of records in those of the ranges for which the number is already known.
+        fetched: Number of records in a partition's range, for partitions for which it is already
+            known.
     """
     from tidelog.remote.own_logs import count_records
 

@@ -287,7 +287,8 @@ def here_or_by_holder(
         verb: Name of the request that `by` sends; the other process must support it.
         here: Does the work in this process; raises DirectoryLocked if another process holds the
             lock.
-        by: Sends the request to that other process, with the client that it receives.
+        by: Sends the request to the process that holds the lock. Its argument is a client of that
+            process.
 
     Raises:
         DirectoryLocked: The other process can't be reached, or doesn't support the request. Other

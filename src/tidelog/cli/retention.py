@@ -430,7 +430,7 @@ def _compaction(segment: "SegmentStory") -> str:
     return f"left {left_text(segment.records, segment.markers, segment.offsets)}"
 
 
-# Maps the reason for which a segment was rolled to the setting or event that caused the roll.
+# Maps the reason of a roll to the setting or event that caused the roll.
 _CAUSES: Final[dict[str, str]] = {
     "size": "segment.bytes",
     "time": "segment.ms",
@@ -443,7 +443,7 @@ _CAUSES: Final[dict[str, str]] = {
     "compaction-lag": "max.compaction.lag.ms",
     "unknown": "another program",
 }
-# Maps the reason for which a segment was rolled to words that follow the cause in its details.
+# Maps the reason of a roll to the words that follow the roll's cause in a segment's details.
 _EXPLANATIONS: Final[dict[str, str]] = {
     "request": ", such as `tidelog compact --roll`",
     "retention": " of all its records",

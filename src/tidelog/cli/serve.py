@@ -1,8 +1,8 @@
 """`tidelog serve`: reads settings from a file and options, and runs a broker until a signal.
 
-The module also has two commands with which an operator lets a broker's stopped appends continue:
-`tidelog reopen` after a disk failure, and `tidelog accept-clock` after a clock jump. Before the
-broker listens, only the modules that the broker needs are imported.
+The module also has two commands that let a broker append again: `tidelog reopen` after a disk
+failure, and `tidelog accept-clock` after a clock jump. Before the broker listens, only the modules
+that the broker needs are imported.
 """
 
 import asyncio

@@ -131,7 +131,7 @@ class Demo:
         """Load eleven months through the library, and the last month through Spark.
 
         Args:
-            compiler: The process that compiles native code; it has ended when this returns.
+            compiler: The process that compiles native code. This method waits for its end.
         """
         with self._step(f"Reading the {ROW_COUNT:,} flights of 2013 that left New York"):
             rows = read_source(source_path())

@@ -1,6 +1,6 @@
 """Offset map of a mirror: the target offsets of records, by source offset. Also the map's file.
 
-A mirror writes a record at another offset than the record has at the source. For each pair of a
+A record's offset at a mirror's target differs from its offset at the source. For each pair of a
 source partition and a target partition, the map has ranges of source offsets, each with the target
 offsets of its records. The job `failover` uses the map to convert groups' positions. This module
 has the rows (`MapRow`), functions that merge and thin rows, the lookups (`OffsetMap`), and the
@@ -307,8 +307,8 @@ class OffsetMap:
         returned.
 
         Raises:
-            OutsideMap: No source topic matches; or several match by name, and not exactly one of
-                them is at `place`.
+            OutsideMap: No source topic matches; or several match by name, and none or several of
+                them are at `place`.
         """
         named = [n for n, source in enumerate(self.sources) if source.topic == topic]
         if topic_id:

@@ -188,9 +188,9 @@ def _both(one: Times, other: Times) -> Times:
 
 
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
-    """Count the records of the hulls with a create time in a range.
+    """Count the records of `hulls` whose create times are in a range.
 
-    There is one hull per partition.
+    A hull is the range from a partition's first span to its last, so there is one per partition.
 
     Returns None if more than COUNT_BYTES_MAX bytes would have to be read.
     """
@@ -220,7 +220,7 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
         )
         records += counted.records
     # If the request has a range of append times, the count may include records outside this range,
-    # because hulls contain whole batches, and the gaps between spans.
+    # because a hull contains whole batches, and also the gaps between spans.
     is_exact = question.clock is ClockName.RECORD or question.times == (None, None)
     return Count(records, is_exact)
 

@@ -95,8 +95,8 @@ class ExpectedWrite:
         null_keys: Number of records without a key.
         size_bytes: Approximate size in bytes of all records as batches.
         batch_bytes_max: Maximum size of a batch in bytes.
-        partitions: Number of partitions that the topic needs at least, so that records can keep
-            their partition's number; None if records need not keep this number.
+        partitions: Minimum number of partitions of the topic with which records can keep their
+            partition's number; None if they need not keep it.
         has_times: Whether at least one record has a create time of its own. A record without a
             create time gets the time of the write.
     """
@@ -376,8 +376,8 @@ def lines(findings: Iterable[Finding]) -> list[str]:
     return [f"{finding.effect.value}: {finding}" for finding in findings]
 
 
-# tidelog's setting for retention as in Kafka's brokers, which always measures a record's age from
-# its timestamp, even from a timestamp in the future.
+# Value of tidelog's setting that describes the retention of Kafka's brokers: they always measure a
+# record's age from its timestamp, even if the timestamp is in the future.
 _BROKER_CLOCK = {"tidelog.retention.clock": "record"}
 
 

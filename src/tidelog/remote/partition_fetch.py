@@ -101,8 +101,8 @@ class FetchedBatches:
     Attributes:
         offset: Requested offset; the first batch may begin below it.
         next_offset: Offset after all batches.
-        between: Bounds for the check of offsets: the minimum offset of the first batch, and the
-            limit that the offsets of all batches must be below.
+        between: Bounds for the check of offsets: the first batch must not begin below the first
+            bound, and the offsets of all batches must be below the second.
         data: The batches; the last batch may be truncated.
         aborted: Aborted transactions in the response as (producer id, first offset), if
             READ_COMMITTED.

@@ -580,8 +580,8 @@ class _PartitionTimes:
 class Leaders:
     """Leaders of partitions, and which of them return no append times.
 
-    No leader is looked up until a leader has returned no append times. Each topic's leaders are
-    looked up once.
+    As long as every leader returns append times, no leaders are looked up. Each topic's leaders are
+    looked up at most once.
     """
 
     def __init__(self, look_up: Callable[[str], Mapping[int, int]], unsupported: set[int]) -> None:

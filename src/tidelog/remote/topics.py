@@ -58,8 +58,8 @@ _NOT_AUTHORIZED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 
-# Clock of retention on brokers that don't have this setting, such as Kafka's brokers: they count
-# the retention time from the record's timestamp.
+# Assumed value on brokers that don't have the setting `tidelog.retention.clock`, such as Kafka's
+# brokers: they count the retention time from the record's timestamp.
 _BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
 
 

@@ -215,7 +215,7 @@ class ClusterView(Protocol):
         *,
         denied: dict[str, NotAuthorized] | None = None,
     ) -> dict[str, GroupOffsets]:
-        """Return each group with the result of `committed`, with concurrent requests.
+        """Return each group with its committed offsets (see `committed`), by concurrent requests.
 
         The error of a group on which the client has no rights is added to `denied`, and the group
         is left out of the result. If `denied` is None, the error is raised.

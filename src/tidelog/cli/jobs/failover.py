@@ -124,7 +124,7 @@ def _refuse_unknown(
 ) -> None:
     """Check the options of a command without cluster A.
 
-    Raises an error if an option needs cluster A, or if an option is missing that is required
+    Raises an error for an option that needs cluster A, and for a missing option that is required
     without cluster A.
     """
     from tidelog.jobs.failover.job import refuse_unknown

@@ -120,7 +120,7 @@ def open_session(
     Raises:
         MissingDependency: pyspark is not installed.
         InvalidInput, UsageProblem: Spark can't be started, or fails. The text is that of the
-            TidelogError that made Spark fail; without a TidelogError, Spark's text.
+            TidelogError that made Spark fail or, if there is none, Spark's own text.
     """
     needs_spark()
     from pyspark.sql import SparkSession
@@ -175,8 +175,8 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
 def spark_errors() -> Iterator[None]:
     """Convert Spark's errors to InvalidInput or UsageProblem.
 
-    The text of the new error is that of the TidelogError that made Spark fail; without a
-    TidelogError, Spark's text.
+    The text of the new error is that of the TidelogError that made Spark fail or, if there is none,
+    Spark's own text.
     """
     from pyspark.errors import PySparkException
 
@@ -214,7 +214,7 @@ def _words(text: str) -> str:
 
 @dataclass(slots=True)
 class CheckExit:
-    """Exit code of a command that checks its target first; set by `losses_reported`."""
+    """Exit code of a command that checks its target first; FINDINGS if the target loses records."""
 
     code: ExitCode = ExitCode.OK
 

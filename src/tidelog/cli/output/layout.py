@@ -230,8 +230,8 @@ def _fitted(
 ) -> tuple[int, ...] | None:
     """Return the widths of the columns in `shown`; None if they don't fit.
 
-    If the columns are too wide, those in `flexible` are narrowed one after the other, each at most
-    to its minimum width in `floors`.
+    If the columns are too wide, those in `flexible` are narrowed one after the other, but none
+    below its minimum width in `floors`.
     """
     fitted = list(widths)
     excess = _total([widths[i] for i in shown]) - room

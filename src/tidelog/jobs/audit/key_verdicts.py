@@ -5,8 +5,9 @@ The functions read only these rows, no records.
 A key's row contains the key's last record (partition, offset, create time, digest of the value),
 the number of the key's records, and two digests of all these records. One digest depends on the
 order of the records, the other digest does not. A key is of the first kind below that applies. If
-none applies, the key is equal. Exception: a key with equal rows is `reordered` if its last record
-has another place among the last records of the partition's keys on B than on A (see `displaced`).
+none applies, the key is equal. Exception: a key whose two rows are equal can still be `reordered`.
+This happens if the last records of a partition's keys are in different orders on A and B, and this
+key is one of the keys that have moved (see `displaced`).
 
 | kind | when |
 |---|---|
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 # displaced.
 BLOCK_MAX: Final = 1 << 20
 
-# Value of a field with the number of a key's records if the number is unknown.
+# Value that stands for an unknown number of a key's records.
 UNKNOWN: Final = -1
 
 # Layout of a row of differences. KIND is the index of the field with the kind's index in `KINDS`.
@@ -63,9 +64,9 @@ A_AT: Final = 1
 B_AT: Final = 1 + key_rows.FIELDS
 DIFFERENCE_FIELDS: Final = 1 + 2 * key_rows.FIELDS
 
-# Indexes of fields in a pair, which is one row for an equal key. The fields are: partition and
-# offset of the key's last record on A, partition and offset of its last record on B, create time
-# and value digest of the last record on A, and number of the key's records on A.
+# Indexes of fields in a pair, which is a single row for a key that is equal on A and B. The fields
+# are: partition and offset of the key's last record on A, partition and offset of its last record
+# on B, create time and value digest of the last record on A, and number of the key's records on A.
 PAIR_A_PARTITION: Final = 0
 
 PAIR_A_OFFSET: Final = 1

@@ -209,7 +209,8 @@ def _may_lack(
 
 
 # Section of a file of pairs (see `key_verdicts`): file name, index of the first pair, count of
-# pairs, and checksum of these pairs. A pair is one row for a key that is equal on A and B.
+# pairs, and checksum of these pairs. A pair is a single row for a key that is equal on A and B,
+# with the place of the key's last record on each side.
 Section = tuple[str, int, int, int]
 
 

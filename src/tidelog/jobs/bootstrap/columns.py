@@ -1,8 +1,9 @@
 """Conversion of a table's columns to key, value, create time, headers and partition of records.
 
 This module creates Spark's column expressions for records. Before the write, it can also count
-records: before given times, by hour of create time, and without a key. Counting reads the table
-once, and needs only the columns of key, time and partition. `job` sorts and writes the records.
+records: records created before given times, records of each hour of create time, and records
+without a key. Counting reads the table once, and needs only the columns of key, time and partition.
+`job` sorts and writes the records.
 
 In keys and values, text and bytes stay unchanged. Arrays, maps and structs become JSON. SQL's cast
 converts other values to text. Creating the expressions reads no rows.
@@ -174,8 +175,9 @@ def _by_key(count: int) -> "Column":
     return chosen
 
 
-# First and last hour (since the epoch) with a count of its own. Earlier times are counted in the
-# first hour, later times in the last hour. So at most a few million rows are needed for the counts.
+# First and last hour (since the epoch) that have counts of their own. Earlier times are counted in
+# the first hour, later times in the last hour. So at most a few million rows are needed for the
+# counts.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 

@@ -64,7 +64,7 @@ class ByMap:
     """Starts from an offset map.
 
     Attributes:
-        starts: The start in each partition of B for which the map has a start.
+        starts: Start by partition of B; only for partitions for which the map has a start.
         refusals: For each other partition of B, the reason why the map can't be used.
     """
 
@@ -369,7 +369,7 @@ class FailoverPlan:
 
     @property
     def has_margin(self) -> bool:
-        """Whether the plan uses the margin: for a measured latency, or for a search by time."""
+        """Whether the margin matters: a latency was measured, or a start was searched by time."""
         return bool(self.latencies) or any(start.search_ms is not None for start in self.starts)
 
     def topics_on_a(self, topic: str) -> tuple[str, ...]:
@@ -377,7 +377,7 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset in the partition of A with the same number as a partition of B.
+        """Return the group's offset on A in the partition with the number of a partition of B.
 
         Returns None if the group has no commit in this partition on A, or if the topic on B has
         several source topics on A.

@@ -492,7 +492,7 @@ def map_partitions(
 ) -> TopicMapping:
     """Return how a topic's partitions on A and B correspond.
 
-    If the topic has another number of partitions on A than on B, the result is ANY, whatever is
+    If the topic's numbers of partitions on A and B differ, the result is ANY, whatever is
     `requested`.
     """
     topic_on_b = topic_on_b or topic

@@ -122,8 +122,8 @@ class DirectoryTarget:
 
         Either all of the batch's records become visible, or none.
         """
-        # A repeated batch has the same commit id as the first attempt. So this attempt finds and
-        # removes the files that a crashed driver has staged.
+        # A repeated batch has the same commit id as the first attempt. So the repeated batch finds
+        # and removes the files that a crashed driver has staged.
         commit_id = batch_commit_id(StreamBatch(self.mirror_id, batch_id))
         earlier = self._find(batch_id)
         if earlier is not None:
@@ -340,7 +340,7 @@ class Batches:
 
     @property
     def grown_plan(self) -> MirrorPlan:
-        """The plan with all topics that were found since the start."""
+        """The plan, including the topics that were found since the start."""
         assert self.growth is not None
         return self.growth.plan
 
@@ -592,7 +592,7 @@ class ClientBatches:
 
     @property
     def grown_plan(self) -> MirrorPlan:
-        """The plan with all topics that the server has found since the start."""
+        """The plan, including the topics that the server has found since the start."""
         return as_mapped(self.plan, self.offset_map)
 
     @property

@@ -778,7 +778,7 @@ def _set_to(name: str, text: str) -> str | None:
 def _changed(
     plan: MirrorPlan, counts: Sequence[Mapping[str, int]], offset_map: OffsetMap
 ) -> list[int]:
-    """Return the indexes of pairs of which the map lacks the pair itself or a partition."""
+    """Return the indexes of pairs that are new, or have new partitions, compared with the map."""
     mapped_counts = Counter(name.source for name in offset_map.copied)
     return [
         number

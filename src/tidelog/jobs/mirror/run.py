@@ -14,8 +14,9 @@ Invariants: before a batch runs, Spark stores the batch's source offsets in its 
 mirror writes the batch to the target, and adds the batch's rows to the offset map. After that,
 Spark marks the batch as done in its checkpoint. If a process is killed before this mark is stored,
 Spark repeats the same batch. The target detects a batch that it already has, so each record is
-written once. The target returns the batch's offsets for a first and for a repeated write, so the
-map gets the batch's rows. Over Spark Connect, the server writes the batches (see `commit`).
+written once. After a first write and after a repeated write, the target returns the batch's
+offsets, so the map gets the batch's rows. Over Spark Connect, the server writes the batches (see
+`commit`).
 """
 
 import json

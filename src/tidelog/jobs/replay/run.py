@@ -587,7 +587,7 @@ def _amounts(columns: list[str]) -> "list[Column]":
 
 
 def _conditions(clock: str, times: Times) -> "list[Column]":
-    """Return the conditions for records in the range, which contains no record without a time."""
+    """Return the conditions for records in the range; records without a time never meet them."""
     from pyspark.sql import functions as f
 
     if times == (None, None):
