@@ -294,8 +294,8 @@ class Directory(FrontDoor):
             partition: Partition for all records; chosen by key if None.
             codec: Codec of the batches. It applies only if the topic's `compression.type` is
                 `producer`, which is the default.
-            batch_bytes: Uncompressed size in bytes at which a batch is finished; at most half of
-                `max.message.bytes` is used.
+            batch_bytes: Uncompressed size in bytes at which a batch is finished. A value above half
+                of `max.message.bytes` counts as that half.
 
         Raises:
             UnknownTopic, ReadOnly, and the errors of `Log.append`.
@@ -346,8 +346,8 @@ class Directory(FrontDoor):
             partition: Partition for all rows; chosen by key if None.
             codec: Codec of the batches. It applies only if the topic's `compression.type` is
                 `producer`, which is the default.
-            batch_bytes: Uncompressed size in bytes at which a batch is finished; at most half of
-                `max.message.bytes` is used.
+            batch_bytes: Uncompressed size in bytes at which a batch is finished. A value above half
+                of `max.message.bytes` counts as that half.
 
         Raises:
             InvalidRequest: The name is invalid, or the first rows differ from the rows that were
@@ -401,8 +401,8 @@ class Directory(FrontDoor):
                 `headers`, and `partition` (int), which chooses the partition of each row.
             codec: Codec of the batches. It applies only if the topic's `compression.type` is
                 `producer`, which is the default.
-            batch_bytes: Uncompressed size in bytes at which a batch is finished; at most half of
-                `max.message.bytes` is used.
+            batch_bytes: Uncompressed size in bytes at which a batch is finished. A value above half
+                of `max.message.bytes` counts as that half.
 
         Raises:
             InvalidRequest: A column is unknown or has a wrong type, or a partition doesn't exist.

@@ -204,7 +204,7 @@ class RefusedRecords(RequestError):
         super().__init__(reason)
 
     def renumbered(self, index_of: Callable[[int], int]) -> Self:
-        """Return the error with other indexes of the refused records, also in its text."""
+        """Return the error with the refused records' indexes replaced, also in its text."""
         if not self.record_errors:
             return self
         moved = tuple(RecordError(index_of(one.index), one.reason) for one in self.record_errors)
@@ -256,7 +256,7 @@ class SerdeError(RequestError):
 
 
 class OutOfOrderSequence(RequestError):
-    """The sequence number of an idempotent producer's batch does not follow its last batch."""
+    """A batch's sequence number does not follow that of the idempotent producer's last batch."""
 
     code: ClassVar[int | None] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 

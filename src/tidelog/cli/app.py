@@ -230,7 +230,7 @@ _START_LEAST: Final = 3
 
 
 def main() -> None:
-    """Run the command of the process's arguments, and exit with its code."""
+    """Run the command that the process's arguments name, and exit with its code."""
     sys.exit(run(sys.argv[1:], Surroundings()))
 
 

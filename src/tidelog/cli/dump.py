@@ -707,8 +707,7 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
 def _with_path(path: str, dumped: FileDump) -> FileDump:
     """Add the file's path to each row.
 
-    So a script knows which file a row is from: JSON rows of several files are printed in one
-    stream.
+    JSON rows of several files are printed in one stream, so each row has to name its file.
     """
     return FileDump(output.columns("file", dumped.columns), ([path, *row] for row in dumped.rows))
 

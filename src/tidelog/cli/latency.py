@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from tidelog.scan.split import ScanStats
     from tidelog.types import TopicPartition
 
-# Maximum number of rows by time in a table for people without --by: three days of hours, ten weeks
-# of days, a year of weeks.
+# Maximum number of rows by time in a table for people if --by is not given: three days of hours,
+# ten weeks of days, a year of weeks.
 HOUR_ROWS: Final = 75
 # Default number of records that `--show records` prints.
 RECORDS_SHOWN: Final = 10

@@ -160,8 +160,8 @@ def _begins_before(requested: Limits, log_start: int, first: OffsetAndTimestamp 
     # Deleted records may have had the same time as the first remaining record, so a range that
     # starts at this time may have lost records, too.
     has_times = first_ms is None or start_ms is None or start_ms <= first_ms
-    # A range without a start begins at the log start, so no record of the range was deleted. The
-    # only exception is a range that ends at or before the log start.
+    # A range without a start begins at the log start, so none of its records were deleted, unless
+    # the range ends at or before the log start.
     is_limited = (
         requested.start_offset is not None
         or start_ms is not None

@@ -349,8 +349,8 @@ def _print_by_time(
     _say_untimed(surroundings, options.clock, counts.without_time, at_least)
 
 
-# Maximum number of consecutive rows without records that a table shows. One row replaces a longer
-# series of such rows.
+# Maximum number of consecutive empty rows (rows without records) in a table. A longer series of
+# empty rows is replaced by one row.
 _ZEROS_MAX: Final = 31
 
 

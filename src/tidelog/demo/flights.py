@@ -268,7 +268,7 @@ def _append_all(
 
 
 def _minutes(departed_ms: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, end) of flights that departed at the same time; the list is sorted."""
+    """Yield ranges [first, end) of flights that departed at the same time; the input is sorted."""
     first = 0
     for at in range(1, len(departed_ms) + 1):
         if at == len(departed_ms) or departed_ms[at] != departed_ms[first]:

@@ -1,10 +1,10 @@
 """Division of a replay's offsets into chunks, and the rate limit of a replay.
 
 The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
-partition that is not finished. The more offsets of a partition remain, the more of them are in the
-next chunk (in proportion), so all partitions end at about the same time. In a chunk, the offsets of
-a partition are from only one of its spans. So a chunk never contains the gap between two spans,
-whose offsets must not be replayed.
+partition that is not finished. The number of a partition's offsets in the next chunk is
+proportional to the number of its remaining offsets, so all partitions end at about the same time.
+In a chunk, the offsets of a partition are from only one of its spans. So a chunk never contains the
+offsets between two spans, which must not be replayed.
 
 The limited rate is the average number of records or bytes per second since the start of the replay.
 Before each chunk, the pacer waits until this average is at most the limit. So the replay is never

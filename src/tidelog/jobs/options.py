@@ -192,7 +192,7 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
     Args:
         kind: The TypedDict with the options.
         choices: Enumerations with the values that the function allows, by option. Needed only for
-            an option for which the function allows other values than the command.
+            an option whose allowed values in the function and the command differ.
 
     Raises:
         InvalidRequest: Raised by the decorated function for a value that is not allowed; the

@@ -12,8 +12,8 @@ a directory or at brokers. The topic either exists, or the job will create it. B
 - retention by time deletes old records as soon as their segment is finished; retention by size
   deletes the oldest records above the limit.
 
-A finding is a note, or a loss of records or of their create times (`is_loss`). A loss stops a job
-unless the option `force` is true.
+A finding is either a note, or a loss (`is_loss`): records or their create times would be lost. A
+loss stops a job unless the option `force` is true.
 
 Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
 """
@@ -632,9 +632,9 @@ def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
 
 def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
     """Return the settings of a topic from a broker's response; unknown names are ignored."""
-    # The settings are parsed as broker defaults, because these may have unknown names. A topic's
-    # own settings must not have unknown names, but a broker of a later release returns names that
-    # this release does not know.
+    # The settings are parsed as broker defaults, because broker defaults may have unknown names. A
+    # topic's own settings must not have unknown names, but a broker of a later release returns
+    # names that this release does not know.
     return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
 
 

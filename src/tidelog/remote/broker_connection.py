@@ -1,4 +1,4 @@
-"""Sends requests to one broker over one connection, in the highest version that both support.
+"""Sends requests to a broker over one connection, in the highest version that both sides support.
 
 A failure (no connection, a timeout, a malformed response) is a ClusterFailure that names the broker
 and the operation. The connection is then closed, and the next request opens a new one. Callers

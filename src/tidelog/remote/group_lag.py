@@ -336,7 +336,7 @@ def _unread_of_ours(
 
 
 def unread_of(record: TimedRecord) -> Unread:
-    """Convert the record at a group's next offset in a directory to an `Unread`."""
+    """Return the `Unread` for a directory's record at a group's next offset."""
     if record.append_ms is not None:
         return Unread(record.offset, record.append_ms, AgeClock.APPEND)
     clock = None if record.record_ms is None else AgeClock.CREATE_TIME

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # that are loaded.
 LOAD_GROUPS: Final = "tidelog-load/"
 
-# Minimum transaction timeout in ms, which is librdkafka's default. The transaction timeout must not
-# be shorter than a request's timeout.
+# Minimum transaction timeout in ms; it is also librdkafka's default. The transaction timeout must
+# not be shorter than a request's timeout.
 _TRANSACTION_MS: Final = 60_000
 
 

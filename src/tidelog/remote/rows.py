@@ -2,9 +2,9 @@
 
 Rows are read from a leader's batches, decoded by column without an object per record. If the
 brokers need TLS or SASL, or other settings may affect fetches, rows are read from librdkafka's
-records instead. In the columns that librdkafka supports, rows from its records equal rows from
-batches. librdkafka has append times only as LogAppendTime timestamps. A read through librdkafka
-raises InvalidRequest for a column that librdkafka does not support.
+records instead. In the columns that librdkafka supports, rows from librdkafka's records equal rows
+from batches. librdkafka has append times only as LogAppendTime timestamps. A read through
+librdkafka raises InvalidRequest for a column that librdkafka does not support.
 """
 
 import itertools

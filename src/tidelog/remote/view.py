@@ -31,8 +31,8 @@ class Committed:
     """Commit of a group for a partition: next offset to read, and leader epoch of the last record.
 
     Commit metadata (a text) is left out, because confluent-kafka 2.16 reads beyond the end of the
-    text, and writes the text with an extra NUL byte. tidelog's commits have no metadata, like
-    commits by Kafka's tools.
+    text, and writes the text with an extra NUL byte. Commits by Kafka's tools have no metadata
+    either.
     """
 
     offset: int

@@ -82,7 +82,7 @@ class Claim:
             acknowledged all rows; None for no text. If the batch is repeated, `WriteOutcome.note`
             is the text in the existing marker. Most brokers refuse a text of a megabyte.
         topics_of: Common part of the markers' keys if each topic has a marker of its own (see
-            `topic_key`). None if there is a single marker for all topics, whose key is the
+            `topic_key`). None if a single marker applies to all topics; its key is the
             transactional id.
     """
 

@@ -145,8 +145,8 @@ def start_offsets(
     Args:
         start: Start of a new query, from the options.
         snapshot: Existing partitions and their offsets.
-        offsets_for_times: Function from a time in ms for each partition to an offset for each
-            partition: the offset of the first record at or after the time; None if there is no such
+        offsets_for_times: Function that takes a time in ms for each partition, and returns for each
+            partition the offset of the first record at or after the time; None if there is no such
             record.
 
     Raises:

@@ -615,7 +615,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # From brokers, `exact` reads all records after the range's start, so it is no default.
+        # `exact` would read all records after the range's start from brokers.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(

@@ -1,7 +1,8 @@
 """Access of a stream to its log: snapshots, leader epochs, and limits of batches by bytes.
 
-In a batch query, named topics must exist. A stream that has started continues if a named topic is
-missing. The stream reads the named topics that exist, including topics that are created later.
+In a batch query, named topics must exist. Once a stream has started, it continues even if a named
+topic is missing. The stream reads the named topics that exist, including topics that are created
+later.
 
 For directories, `cut_by_bytes` computes the number of bytes of log in a range of offsets, and the
 offset at which a limit in bytes is reached. Ranges end after whole batches, because readers read

@@ -339,7 +339,7 @@ class TableRequest:
     def winners(
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
-        """Return the record of each key with the highest (version, offset), including tombstones.
+        """Return each key's record with the highest (version, offset), including tombstones.
 
         The column `value_lives` is false for a tombstone.
         """
@@ -360,7 +360,7 @@ class TableRequest:
     def _reduced(
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
-        """Return the record of each key with the highest (version, offset) in each split."""
+        """Return, for each key of each split, the record with the highest (version, offset)."""
         with open_records(self.place, self.split_bytes) as source:
             planned = self.table(source, columns).plan()
         parts = [encode_split(split) for splits in planned.values() for split in splits]

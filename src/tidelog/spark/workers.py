@@ -65,7 +65,7 @@ def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.Re
 
 
 def make_ready(*, to_write: bool = False) -> None:
-    """At the first call for each purpose, check this process's packages and prepare its kernels.
+    """Check this process's packages and prepare its kernels, at the first call for each purpose.
 
     Args:
         to_write: True for the kernels that encode records, False for the kernels that decode

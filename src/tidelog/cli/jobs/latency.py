@@ -324,7 +324,7 @@ def _lost(name: str, topic: "TopicTimes") -> list[Section]:
 
 
 def _percentiles(hours: LatencyByHour, steps: Steps) -> list[Series]:
-    """Return a series for each percentile, with its value for all latencies in each step."""
+    """Return a series for each percentile: its value in each step, from all latencies there."""
     by_step: dict[int, LatencyHistogram] = {}
     for ms, histogram in hours.items():
         by_step.setdefault(steps.start(ms), LatencyHistogram()).merge(histogram)

@@ -13,8 +13,8 @@ key is one of the keys that have moved (see `displaced`).
 |---|---|
 | missing | A has the key and B does not |
 | extra | B has the key and A does not |
-| reordered | both have the same records of the key, in another order; or the last records of |
-| | several keys are in another order in a partition, see `displaced` |
+| reordered | both have the same records of the key, in different orders; or the last records |
+| | of several keys of a partition are in different orders, see `displaced` |
 | stale | the last records differ, and B's is older by create time |
 | ahead | the last records differ, and B's is newer by create time |
 | changed | the last records differ, and create times don't show which is older |
@@ -256,7 +256,7 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
 
 
 def displaced(pairs: "Longs") -> "Longs":
-    """Return the pairs of the keys whose last records are in another order on B than on A.
+    """Return the pairs of the keys whose last records are in different orders on A and B.
 
     The pairs with the same partition on A and the same partition on B are checked together. On each
     side, the keys are ranked by the offset of their last record. The ranks are divided into the

@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# Maximum number of bytes whose checksum identifies the end of a run's bytes in a segment. The
-# checksum also covers the header of the run's last batch, unless that batch is larger than this
-# number of bytes.
+# A mark has the checksum of a run's last bytes in a segment: at most this number of bytes. So the
+# checksum also covers the header of the run's last batch, unless the batch is larger.
 TAIL_BYTES: Final = 4096
 
 
@@ -211,8 +210,8 @@ class SidePlan:
         stamped: Topics with message.timestamp.type=LogAppendTime. Their logs overwrite timestamps,
             so create times may be lost.
         log_bytes: Number of bytes in all log files of the partitions in `cuts`; 0 for brokers.
-        reports: One line for each damaged place in a log, and one for each range of lost offsets,
-            that planning found.
+        reports: Findings of the planning: one line for each damaged place in a log, and one line
+            for each range of lost offsets.
     """
 
     cuts: OffsetRanges = field(default_factory=dict)

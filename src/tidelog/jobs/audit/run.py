@@ -557,7 +557,7 @@ def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
 
 
 def _check_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[str]:
-    """Add to the result the keys whose last records are in another order on B than on A.
+    """Add to the result the keys whose last records are in different orders on A and B.
 
     Yield a note for each pair of partitions with too many keys to be checked.
     """

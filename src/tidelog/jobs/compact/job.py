@@ -8,9 +8,9 @@ segments. For each partition, the driver creates a cleaning job and divides it i
 each task. Each task reads all segments that the job maps and makes a map from each key to the key's
 last offset. All tasks use the same seed, so they make the same map. With this map, the task
 rewrites its own groups of segments. So the result has exactly the records that a single cleaner
-would keep. After the last task has ended, the driver replaces one group of old segments after the
-other with the new segments, each group in one step. If the driver is killed, the next run starts
-again from the cleaner's checkpoint. New segments that are already in place stay in place.
+would keep. After the last task has ended, the driver replaces the old segments by the new ones,
+group by group and each group in one step. If the driver is killed, the next run starts again from
+the cleaner's checkpoint. New segments that are already in place stay in place.
 
 If a broker has locked the directory, the broker creates the job and later replaces the old
 segments. The driver sends two requests through the broker's control channel: `lend` returns a job,
@@ -303,7 +303,7 @@ def lender(directory: str) -> "ControlClient | None":
 
 
 class BrokerPartition:
-    """Partition of a running broker, which creates cleaning jobs and applies the tasks' results.
+    """Partition of a running broker; the broker creates cleaning jobs and applies the results.
 
     Implements `CleaningTarget`.
     """

@@ -5,7 +5,7 @@ the time from which cluster B must be read, finds the first offset to read in ea
 (the start), and checks whether partition n has the same keys on both clusters. `measure` measures
 latencies, `job` makes the plan, and `verify` checks the plan by reading records.
 
-The records of a topic can have another order on B than on A, whether producers write to both
+The records of a topic can be in different orders on A and B, whether producers write to both
 clusters or a mirror copies the records. So an offset on A can't be compared with an offset on B,
 but times can be compared. For a record r:
 
@@ -48,7 +48,7 @@ of the brokers' clocks by more than S. `verify` looks for such records. If R is 
 starts at the beginning of B's log. For example, R is unknown if the group has committed no offset,
 if records were deleted before the group read them, or if the record q has no timestamp.
 
-Partition n on B can have other records than partition n on A: the producers may hash keys
+Partition n on A and partition n on B can have different records: the producers may hash keys
 differently (Java's murmur2, librdkafka's crc32), and records without a key go to any partition. A
 sample of keys is read on both clusters. If the same function of the key gives the right partition
 for all sampled keys on both clusters, partition n on A corresponds to partition n on B. Otherwise,
@@ -236,7 +236,7 @@ def read_references(
 
 
 def _refusal(committed: Committed, marks: Watermarks) -> str | None:
-    """Return why the time of a position can't be read from a record on A; None if it may be."""
+    """Return why no record on A can give the time of a position; None if a record may give it."""
     if committed.offset < marks.start:
         return (
             f"records from offset {committed.offset} to before offset {marks.start} were deleted on"

@@ -647,7 +647,7 @@ def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
 
 
 def _new_pairs(plan: MirrorPlan, counts: Sequence[Mapping[str, int]]) -> list[Pair]:
-    # While a topic is being created, it can have no partitions for a moment.
+    # A topic that is being created may briefly have no partitions.
     source_topics = [[topic for topic, count in one.items() if count] for one in counts]
     return [
         pair for number, topics in enumerate(source_topics) for pair in plan.matches(number, topics)

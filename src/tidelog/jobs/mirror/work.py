@@ -316,8 +316,8 @@ class Origins:
         Args:
             routes: Target topics of the source topics.
             task: Index of the task. If keys choose the partition, the index also determines the
-                partition for the records without a key in the task's first record batch. Those of
-                each further record batch go to the next partition.
+                partition for the records without a key in the task's first record batch. The
+                records without a key in each further record batch go to the next partition.
         """
         self._routes = routes
         numbers = routes.target_numbers()
