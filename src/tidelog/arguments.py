@@ -226,7 +226,7 @@ def kinds_of(annotation: object) -> frozenset[object]:
 
 
 def _typed(annotation: object) -> _Reader | None:
-    """Return the reader of a parameter that is neither a choice, a path, nor in `READERS`.
+    """Return the reader for the annotation of a parameter that has no more specific reader.
 
     The result is None for an annotation that is not checked.
     """

@@ -404,7 +404,7 @@ class Cluster(Closing, Client):
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, TimeMatch]:
-        """Return the first record of each partition that was appended at `time_ms` or later.
+        """Return each partition's first record that was appended at `time_ms` or later.
 
         The result has no entry for a partition with records in two cases: its leader is no tidelog
         broker, or its leader can be reached only through librdkafka.

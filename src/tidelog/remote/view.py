@@ -186,7 +186,7 @@ class ClusterView(Protocol):
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, TimeMatch]:
-        """Return the first record of each partition that was appended at `time_ms` or later.
+        """Return each partition's first record that was appended at `time_ms` or later.
 
         A partition with records has no entry if its leader is no tidelog broker, because only
         tidelog's brokers look up append times. A partition also has no entry if its leader can be

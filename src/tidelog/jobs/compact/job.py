@@ -76,9 +76,9 @@ if TYPE_CHECKING:
 
 _REWRITTEN: Final = "rewritten string"
 
-# Number of parts in a round for each task that can run in parallel. A round ends when its slowest
-# part has ended, and until then other tasks are idle. With more parts in a round, this idle time is
-# a smaller share of the round's time.
+# A round has this number of parts for each task that can run in parallel. A round ends when its
+# slowest part has ended, and until then other tasks are idle. With more parts in a round, this idle
+# time is a smaller share of the round's time.
 _ROUND: Final = 4
 
 # Minimum number of parts in a round. It is needed because a Spark Connect client can't read the

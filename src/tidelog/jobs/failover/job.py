@@ -377,7 +377,7 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset on A in the partition with the number of a partition of B.
+        """Return the group's offset in the partition of A that has the number of `partition`.
 
         Returns None if the group has no commit in this partition on A, or if the topic on B has
         several source topics on A.
