@@ -209,7 +209,7 @@ def thinned(moments: Iterable[T]) -> Iterator[T]:
 
 
 def chosen(names: Sequence[str]) -> set[str]:
-    """Return those of pytest's node ids that belong to the core."""
+    """Return the node ids in `names` whose tests belong to the core."""
     cases: dict[str, list[str]] = {}
     for name in names:
         if not any(

@@ -193,7 +193,7 @@ def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
 
 
 def test_a_failed_sync_of_a_log_truncated_at_the_start_leaves_a_mark() -> None:
-    """A start cuts off a killed process's partial append; the bytes that it keeps are unsynced."""
+    """A start cuts off a killed process's partial append; the remaining bytes are unsynced."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)

@@ -198,7 +198,7 @@ def test_a_deleted_topic_is_forgotten_when_its_directories_are_removed() -> None
 
 
 def test_a_topic_of_that_name_created_by_another_program_is_kept() -> None:
-    """A new topic of the deleted name, which Kafka has created in the directory, has another id."""
+    """Kafka creates a topic with the deleted topic's name and another id in the directory."""
     env, directory = durable_topics()
     directory.topic_admin.delete(DOOMED)
     directory.abandon()

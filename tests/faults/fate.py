@@ -21,7 +21,7 @@ class Fate(Enum):
 
 
 class RestingFile:
-    """A file on the disk: durable bytes, and the changes since then that may survive.
+    """A file on the disk: durable bytes, and later changes, which may survive a crash.
 
     The first `doubtful` changes may be lost for good: their sync failed, and no later sync makes
     them durable.

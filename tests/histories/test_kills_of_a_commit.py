@@ -28,7 +28,7 @@ class Once(Copier):
     """Copies one value of each partition in one transaction."""
 
     async def copy_once(self, lives: Lives, calls: int, *, commit: bool, stubborn: bool) -> None:
-        """Run the transaction; in its end, the broker is killed after `calls` changing calls."""
+        """Run a transaction; `calls` changing calls after its end begins, the broker is killed."""
 
         async def body(transaction: Transaction) -> bool:
             for source, value in zip(self.names.partitions, (1, 2), strict=True):

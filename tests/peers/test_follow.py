@@ -260,7 +260,7 @@ def test_each_side_deletes_on_its_own(kafka_oracle: Oracle, broker: Broker, tmp_
 def test_an_abort_after_deleted_records_is_copied(
     broker: Broker, tmp_path: Path, is_another: bool
 ) -> None:
-    """An abort may belong to the standby's open transaction, or to the producer's next one."""
+    """The abort may end the standby's open transaction, or the producer's next transaction."""
     topic = f"ends-{is_another}".lower()
     broker.create_topic(topic)
     producer = Producer(broker.client_config(transactional_id=topic))

@@ -99,7 +99,7 @@ def test_results_are_exact_and_equal_to_kafkas(
 def test_a_match_in_a_later_segment_is_found_where_kafka_gives_up(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Kafka searches only one segment: the first with a late enough record, which is deleted."""
+    """Kafka searches only the first segment with a late enough record. This record is deleted."""
     early = [NewRecord(key=b"k", value=b"early", timestamp=T0 + 500)]
     late = [NewRecord(key=b"k", value=b"late", timestamp=T0 + 400)]
     plain = [NewRecord(key=b"k", value=b"plain", timestamp=T0)]

@@ -82,7 +82,7 @@ def test_the_clock_record_deletes_exactly_what_kafka_deletes(
 def test_without_timestamps_the_files_own_time_counts_in_both(
     kafka_oracle: Oracle, quick_path: Path, beyond_ms: int, goes: int
 ) -> None:
-    """By the clock `record`, the file's time is used only if no record of the segment has one."""
+    """By the clock `record`, the file's time counts only if no record of the segment has a time."""
     made_ms = int(quick_path.stat().st_mtime * 1_000)
     steps: list[Step] = [
         append(-1, -1, now_ms=T0),

@@ -155,7 +155,7 @@ def test_an_attempt_that_is_killed_between_write_and_commit(either_broker: AnyBr
 
 
 def test_a_zombie_is_fenced(either_broker: AnyBroker) -> None:
-    """If a task has two attempts, the abandoned one fails when it continues after the other."""
+    """If a task has two attempts, the abandoned attempt fails when it continues later."""
     topic = "sink-zombie"
     either_broker.create_topic(topic)
     began, go_on = threading.Event(), threading.Event()

@@ -72,8 +72,8 @@ with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as pat
 """
 
 # Program that prints the loaded modules twice: after a broker has served requests without a pause,
-# and after the first request about a group. After a pause, the program waits until the broker has
-# loaded the remaining modules.
+# and after the first request about a group. Then the program simulates a pause of the clients, and
+# waits until the broker has loaded the modules for groups that it loads in a pause.
 BEFORE_A_PAUSE = """
 import asyncio, sys
 import tidelog

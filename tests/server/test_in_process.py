@@ -205,7 +205,7 @@ def test_the_address_of_metrics_is_known() -> None:
 def test_a_topic_that_another_program_left_without_an_id_is_read(
     tmp_path: Path, protocol: str
 ) -> None:
-    """The broker creates a missing id. Kafka before 2.8 writes none; a backup may lack it."""
+    """The broker creates a missing topic id. Kafka before 2.8 writes none; backups may lack it."""
     with tidelog.open(tmp_path / "source", writable=True) as source:
         source.create_topic("t")
         source.append("t", [NewRecord(value=b"%d" % number) for number in range(10)])

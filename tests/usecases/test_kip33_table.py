@@ -147,7 +147,7 @@ def test_row_1_search_by_timestamp() -> None:
 
 
 def test_row_1_the_proposals_own_case() -> None:
-    """m1 and m2 have one create time. So a search for this time returns m1, which is read again."""
+    """m1 and m2 have the same create time, so a search for it returns m1, which is read again."""
     between = 500
     made = [(T0, 0), *((T0 + n, SECOND) for n in range(1, between + 1)), (T0, 10 * MINUTE)]
     events = arrivals(made)

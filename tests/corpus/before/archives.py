@@ -14,7 +14,7 @@ from typing import Final
 
 HERE: Final = Path(__file__).parent
 # A tier's record contains the path of its store. `PLACE` is a symbolic link to the folder of the
-# archive in use, so this path is the same in every run.
+# archive in use, so the path in the record is the same in every run.
 PLACE: Final = Path("/tmp/tidelog-corpus-before")
 _SUFFIX: Final = ".tar.xz"
 # File with the time, by the stopped clock of `tests.corpus.still`, at which the directory was

@@ -213,7 +213,7 @@ def foreign_to_kafka(folder: Path) -> set[str]:
 def test_jobs_on_a_live_kafka_and_its_directory(
     spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
 ) -> None:
-    """Check three jobs with one broker, because each broker takes seconds to start."""
+    """Check three jobs with the same broker, because a broker takes seconds to start."""
     small = {"segment.bytes": "1048576", "retention.ms": "-1"}
     kafka_broker.create_topic(CREATED, partitions=2, **small)
     stamped = {"message.timestamp.type": "LogAppendTime", **small}

@@ -309,7 +309,7 @@ class TestRefused:
 
 
 def test_the_command_reports_its_batches_and_its_map(spark: "SparkSession", tmp_path: Path) -> None:
-    """Rows are JSON; stderr shows batches and the map; the page has plots; both sides are named."""
+    """Rows are JSON; stderr shows batches and the map; the map names source and target."""
     source = make(f"{tmp_path}/a", "orders", 2)
     target = make(f"{tmp_path}/b", "copies", 2)
     append(source, "orders", 1, some(1, 0, 12))

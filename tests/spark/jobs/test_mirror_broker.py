@@ -128,7 +128,7 @@ def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None
 def test_a_group_fails_over_by_the_map(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
-    """Mirror a topic to another one of the same broker; then move a group there by the map."""
+    """Mirror a topic to another topic of the same broker; then move a group there by the map."""
     either_broker.create_topic("east-orders", 2)
     either_broker.create_topic("west-orders", 2)
     produced = {0: some(0, 0, 120), 1: some(1, 0, 90)}

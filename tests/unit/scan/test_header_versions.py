@@ -25,6 +25,6 @@ def test_the_last_header_with_the_name_has_the_version() -> None:
 
 
 def test_the_lowest_version_beats_none() -> None:
-    """Even the lowest version outranks a missing one, as in compaction (docs/compaction.md)."""
+    """The lowest version outranks a missing version, as in compaction (docs/compaction.md)."""
     (found,) = header_versions(pa.array([[("v", version(INT64_MIN))]], HEADERS), "v").tolist()
     assert found > MISSING_VERSION

@@ -77,7 +77,7 @@ def test_readers_name_the_lost_offsets(tmp_path: Path, read: Callable[[str], int
 
 @pytest.mark.parametrize("has_zones", [True, False])
 def test_a_range_of_time_may_have_had_the_lost_records(tmp_path: Path, has_zones: bool) -> None:
-    """Lost records may be in the time range, even if all records before them are older than it."""
+    """Lost records may be in the time range, even if all records before them are too old for it."""
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
     if not has_zones:

@@ -220,7 +220,7 @@ class TestCount:
 def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time(
     tmp_path: Path, level: IsolationLevel
 ) -> None:
-    """One zone has a batch in the range, and one outside of it that has a record without a time."""
+    """One zone has a batch in the range, and an earlier batch with a record without a time."""
     root = str(tmp_path / "data")
     with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, config={"retention.ms": "-1"})

@@ -44,7 +44,7 @@ def test_an_empty_partition_is_no_warning(tmp_path: Path, caplog: pytest.LogCapt
 def test_workers_run_this_python_if_the_environment_is_not_activated(
     is_activated: bool,
 ) -> None:
-    """Otherwise workers would run the python3 in PATH and fail, because it has no tidelog."""
+    """Without PYSPARK_PYTHON, workers would run the python3 in PATH, which has no tidelog."""
     need(sys.prefix != sys.base_prefix, "a virtual environment")
     own, others = f"{sys.prefix}/bin", "/usr/bin:/bin"
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}

@@ -35,8 +35,8 @@ CASES: list[tuple[str, list[OwnEpoch], dict[int, EpochEnd], int, int | None]] = 
         9,
     ),
     ("a leader that lost all", [OwnEpoch(2, 4, 9)], {2: OLDER}, 0, 4),
-    # The leader has deleted the records below 20. For epochs older than its first one, it returns
-    # its first epoch entry.
+    # The leader has deleted the records below 20. For epochs older than its own first epoch, the
+    # leader returns its first epoch entry.
     ("deleted at the leader", [OwnEpoch(0, 0, 9)], {0: EpochEnd(0, 20)}, 20, None),
     (
         "deleted inside an epoch",

@@ -217,7 +217,7 @@ def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, kee
 def test_a_lost_marker_and_a_later_abort_in_one_response_hide_no_committed_record(
     leader: FakeLeader, env: SeededEnv, epoch: int, begins_in_the_gap: bool
 ) -> None:
-    """The response lists the aborted transaction's first offset, which shows where it begins.
+    """The response lists the aborted transaction's first offset: the transaction begins there.
 
     If the producer epoch is newer, the epoch alone shows the standby that a new transaction began.
     """
@@ -264,7 +264,7 @@ def test_a_transaction_across_the_gap_is_aborted_in_one_response(
 def test_a_newer_epoch_ends_a_transaction_that_the_leader_cannot_report(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """While a transaction from the gap is open, the leader doesn't report aborts of later ones."""
+    """While a transaction from the gap is open, the leader reports no later transaction's abort."""
     log = begun(leader, env)
     end(log)
     write(log, b"other", producer_id=7)

@@ -66,7 +66,7 @@ def reads_nothing(env: SeededEnv, log: Log, target: int) -> bool:
 
 
 def test_plain_compressed_and_old_batches_of_one_segment() -> None:
-    """Each batch has a time (0 to 80 in steps of 10), then an earlier one; the log start varies."""
+    """Each batch has times T and T - 5, with T from 0 to 80 in steps of 10; log starts differ."""
     _, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     for number in range(9):

@@ -245,7 +245,7 @@ def test_append_time_is_written_to_the_wrapper_and_inner_times_stay() -> None:
 def test_only_a_rewritten_wrapper_of_format_0_is_bound_to_its_offset(
     magic: int, codec: str
 ) -> None:
-    """Messages in a wrapper of format 0 have absolute offsets, so it must be rewritten again."""
+    """A wrapper of format 0 has absolute offsets inside, so it is rewritten for another offset."""
     config, _ = TopicConfig.parse({"compression.type": codec})
     validator = Validator(PARTITION, config, set_passes=CHOSEN[0])
     sent = message(magic=magic) * 2

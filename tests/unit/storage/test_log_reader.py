@@ -31,7 +31,7 @@ FIRST_LOG = "00000000000000000000.log"
 
 
 def finished_of(log: LogView) -> ClosedSegment:
-    """Return the first segment of a log."""
+    """Return the first segment of a log, which is finished."""
     segment = log.segments[0]
     assert isinstance(segment, ClosedSegment)
     return segment

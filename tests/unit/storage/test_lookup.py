@@ -115,7 +115,7 @@ class TestRecordClock:
 
 class TestBelowTheLogStart:
     def test_a_match_in_a_later_segment_is_still_found(self) -> None:
-        """In this case Kafka looks only at the first segment and returns "not found"."""
+        """Kafka searches only the first segment, whose match is deleted, and finds nothing."""
         _, _, log = new_log()
         put(log, 90)
         put(log, 10)

@@ -381,7 +381,7 @@ def test_each_call_of_a_closed_directory_is_an_error(call: Callable[[Directory],
 
 
 class TestCallsOfAReader:
-    """A reader reads only those parts from the disk again that may have changed."""
+    """A reader reads from the disk again only the parts that may have changed."""
 
     def test_finished_segments_of_an_unchanged_directory_are_left_alone(
         self, monkeypatch: pytest.MonkeyPatch

@@ -304,7 +304,7 @@ class TestRebuiltFiles:
         assert log.log_end_offset == 5
 
     def test_snapshots_after_the_cut_are_not_trusted(self) -> None:
-        """The snapshots describe batches that were cut off; new batches get their offsets."""
+        """The snapshots describe batches that were cut off. New batches get the same offsets."""
         env, directory, log = new_log()
         for sequence in range(3):
             log.append_batches(batch([1], producer_id=5, producer_epoch=0, base_sequence=sequence))

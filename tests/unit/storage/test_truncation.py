@@ -193,7 +193,7 @@ class TestRemovedFiles:
 
     @pytest.mark.parametrize("is_reopened", [True, False])
     def test_a_partition_is_sound_after_a_failure_at_any_call(self, is_reopened: bool) -> None:
-        """First the recovery point is lowered, then the records below it are removed."""
+        """A truncation lowers the recovery point before it removes records."""
         failures = 0
         while True:
             env, directory, log = new_log()

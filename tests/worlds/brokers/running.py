@@ -124,7 +124,7 @@ def start_with(data: str, **more: str) -> Broker:
 
 
 def holder_of(broker: Broker) -> ControlClient:
-    """Return a client of a broker's control channel; wait while the broker compiles kernels."""
+    """Return a client of a broker's control channel."""
     found = find_holder(broker.data)
     assert found is not None
     return found

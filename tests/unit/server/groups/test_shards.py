@@ -138,7 +138,7 @@ async def test_a_request_waits_only_for_the_partition_of_its_group(tmp_path: Pat
 
 @on_a_loop
 async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path) -> None:
-    """As in Kafka, such a commit is refused before loading: librdkafka waits for the response."""
+    """As in Kafka, the commit is refused while the group loads: librdkafka waits for a response."""
     import_coordinators(with_transactions=True)
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()

@@ -148,7 +148,7 @@ def test_an_erasure_that_accepts_lost_times_is_complete() -> None:
 
 
 def test_the_only_sound_copy_of_append_times_stays_in_the_tier() -> None:
-    """An erasure drops the copies of all local segments after the first rewritten one."""
+    """An erasure drops the copies of all local segments after the first rewritten segment."""
     tiered = Tiered(base=seeded_env(3)).start(**{**EAGER, "local_retention_bytes": "-1"})
     for number in range(20):
         tiered.base.clock.advance(10)
