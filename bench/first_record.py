@@ -25,7 +25,7 @@ import tidelog
 from tidelog.types import NewRecord
 
 name, brokers = sys.argv[1], int(sys.argv[2])
-group = f"g-{os.getpid()}"  # of this process alone: another's commits would be where it begins
+group = f"g-{os.getpid()}"  # a new group, which has committed no offsets
 if name == "confluent-kafka":
     from confluent_kafka import Consumer
     def read(address):
@@ -68,7 +68,7 @@ def fill(node):
     partition.log.append([NewRecord(value=b"v")])
     partition.advance()
 
-if brokers == 0:  # for others, until stdin ends
+if brokers == 0:  # serve other processes until stdin ends
     with tidelog.broker() as broker:
         broker.call(fill)
         reading = read(broker.bootstrap_servers)
@@ -77,7 +77,7 @@ if brokers == 0:  # for others, until stdin ends
         print(broker.bootstrap_servers, flush=True)
         sys.stdin.read()
     sys.exit()
-if brokers < 0:  # a broker that is warm, of another process
+if brokers < 0:  # read from a warm broker in another process
     wall, cpu = time.perf_counter(), time.process_time()
     next(read(sys.argv[3]))
     print((time.perf_counter() - wall) * 1000, (time.process_time() - cpu) * 1000, flush=True)

@@ -28,8 +28,8 @@ LONG: Final = (
     "tests/tidy/",
     "tests/contracts/",
 )
-# A process starts a test only when it knows which test is next. So that it never waits for the
-# scheduler, it gets this number of tests in advance.
+# A process starts a test only when it knows which test is next. Each process gets this number of
+# tests in advance, so that it never waits for the scheduler.
 AHEAD: Final = 8
 
 
