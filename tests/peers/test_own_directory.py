@@ -92,7 +92,7 @@ def test_seconds_behind_are_those_of_the_append_clock(served: Broker, committed:
 
 
 def test_appends_of_the_broker_itself_have_no_append_time(served: Broker) -> None:
-    """Kafka's own appends have only create times: lag is by these; rewind by append time fails."""
+    """Kafka's own appends have only create times. Lag uses these; a rewind by append time fails."""
     send(served, GROWING, [T0 + 500_000])
     commit(served, "mixed", GROWING, {0: BATCHES * 3})
     env = Env(clock=ManualClock(T0 + 1_000_000))

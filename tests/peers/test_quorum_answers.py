@@ -225,7 +225,7 @@ def test_features_with_minimum_zero_are_announced_in_version_4_only(
 def test_some_apis_and_features_are_announced_by_kafka_only(
     clients: tuple[RawClient, RawClient],
 ) -> None:
-    """Ours lacks some features, and APIs for delegation tokens, streams groups and share state."""
+    """We lack some features, and the APIs of delegation tokens, streams groups and share state."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     kafka, ours = (client.ask(API_VERSIONS, 4, request) for client in clients)
     keys = [{row.api_key: row for row in told.api_keys} for told in (kafka, ours)]

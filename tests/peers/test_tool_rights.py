@@ -111,10 +111,10 @@ DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
 
 @pytest.fixture(scope="module")
 def tools(kafka_jars: KafkaHome) -> Iterator[Oracle]:
-    """A JVM that ends with the module, and with it the clients of tools.
+    """A JVM for the tools, which ends after the tests of this module.
 
-    A tool that ends with an error does not close its client, which then would try to connect to
-    the ended broker for the rest of the session.
+    A tool that ends with an error does not close its client. In the JVM that all tests share, the
+    client would try to connect to the ended broker for the rest of the session.
     """
     with Oracle(kafka_jars) as oracle:
         yield oracle

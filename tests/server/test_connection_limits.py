@@ -142,6 +142,6 @@ def test_bytes_that_are_no_request_count_as_malformed() -> None:
         host, _, port = running.bootstrap_servers.rpartition(":")
         with socket.create_connection((host, int(port)), PATIENCE_S) as raw:
             raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            with suppress(ConnectionResetError):  # the broker may close with unread input
+            with suppress(ConnectionResetError):  # the broker may close before it has read all
                 assert raw.recv(1) == b""
         assert running.call(lambda node: node.metrics.malformed_requests) == 1

@@ -299,7 +299,7 @@ def test_a_lost_cluster_gets_a_hint_with_options_of_the_command(
 
 
 class TestMap:
-    """`--map`: the map that a mirror has written."""
+    """The option `--map` names the map that a mirror has written."""
 
     def mirrored(self, path: Path) -> tuple[Pair, str]:
         a = MemoryCluster("a:1").create(TOPIC)

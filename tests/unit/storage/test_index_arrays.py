@@ -42,7 +42,7 @@ def rises(rows: Sequence[Row]) -> bool:
 @pytest.mark.parametrize("by_arrays", [True, False])
 @given(st.lists(st.tuples(small | edges, small | edges), max_size=4), st.booleans())
 def test_offset_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> None:
-    """Offsets and positions are 0 or more and increase; positions are within the log."""
+    """Valid offsets and positions are 0 or more and increase; positions are within the log."""
     rows = sorted(entries) if is_sorted else entries
     index = OffsetIndex(100, data=b"".join(struct.pack(">ii", *row) for row in rows))
     rows = list(struct.iter_unpack(">ii", index.encoded))  # `encoded` leaves out zeros at the end
@@ -53,7 +53,7 @@ def test_offset_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) ->
 @pytest.mark.parametrize("by_arrays", [True, False])
 @given(st.lists(st.tuples(times, small | edges), max_size=4), st.booleans())
 def test_time_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> None:
-    """Times are 0 or more and increase; offsets don't decrease."""
+    """Valid times are 0 or more and increase; valid offsets don't decrease."""
     rows = sorted(entries) if is_sorted else entries
     index = TimeIndex(100, data=b"".join(struct.pack(">qi", *row) for row in rows))
     rows = list(struct.iter_unpack(">qi", index.encoded))  # `encoded` leaves out zeros at the end

@@ -407,7 +407,7 @@ def loss_of(env: Env) -> str | None:
 
 
 class TestFactsOfAnOldMap:
-    """A new map keeps what only the old map shows."""
+    """If a map is replaced, the new map keeps the facts that only the old map has."""
 
     @pytest.mark.parametrize("damage", ["removed", "cut", "flipped"])
     def test_lost_append_times_stay_lost_until_the_file_is_restored(self, damage: str) -> None:

@@ -4,7 +4,7 @@ Each line of this program's input is a JSON array of command-line arguments; the
 process id of the child that runs the command. So the process that a test kills behaves as if a user
 had started the command, except that its modules were already imported. Run as `python nursery.py`;
 it ends at the end of its input. `python nursery.py FAULT.py` first runs that file, which breaks
-something in the broker: so one can check that the tests detect a faulty broker.
+something in the broker, to check that the tests detect a faulty broker.
 """
 
 import json
