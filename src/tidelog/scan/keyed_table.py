@@ -20,7 +20,7 @@ Columns:
 | change | string | added, changed or deleted |
 | topic, partition, key | string, int32, binary | the key |
 | before, after | binary | the key's values; null if the key is not in that table |
-| beforeOffset, afterOffset | int64 | the winners' offsets; a deleted key's is its tombstone's |
+| beforeOffset, afterOffset | int64 | the winners' offsets; a deleted key's winner is a tombstone |
 | beforeTimestamp, afterTimestamp | timestamp(ms, UTC) | the winning records' times on the clock |
 
 Imports numpy and pyarrow. Source: KIP-280; docs/tables.md.

@@ -14,10 +14,11 @@ Columns (only requested columns are computed):
 | timestamp | timestamp(ms, UTC) | the record has no time |
 | timestampType | int32: 0 CreateTime, 1 LogAppendTime, -1 magic 0 | never |
 | createTimestamp | timestamp(ms, UTC) | the producer set no time, or a cleaner overwrote the time |
-| appendTimestamp | timestamp(ms, UTC) | the append time is unknown | | key, value | binary | null
-in the record | | headers | list<struct<key: string, value: binary>> | never; the list is empty if
-the record has no headers | | producerId, producerEpoch, sequence | int64, int16, int32 | the
-producer is not idempotent | | leaderEpoch | int32 | the leader epoch is unknown |
+| appendTimestamp | timestamp(ms, UTC) | the append time is unknown |
+| key, value | binary | null in the record |
+| headers | list<struct<key: string, value: binary>> | never; empty if the record has no headers |
+| producerId, producerEpoch, sequence | int64, int16, int32 | the producer is not idempotent |
+| leaderEpoch | int32 | the leader epoch is unknown |
 
 This module imports numpy, pyarrow and numba. Only one thread at a time may use an object of this
 module.

@@ -338,8 +338,8 @@ class KeyRules(NamedTuple):
         is_look_up: With 0, the records are added to the map. With 1, the records are compared with
             the map but not added; these records must be older than all records in the map.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
-            read. The checksums of skipped batches are checked too. `data` must contain the headers
-            of the batches. int64[0] for no check.
+            read. The checksums of skipped batches are checked too. For a check, the array `data` of
+            `map_batches` must also contain the batches' headers. An empty array means no check.
     """
 
     strategy: int

@@ -1,8 +1,8 @@
 """Checks a log file without other files: frames, checksums, order of offsets and epochs, records.
 
-The check reads the file in one pass, and continues after damage. For the later
-checks of the sidecar files, the check stores about 40 bytes for each sound batch in `LogFacts`, and
-the state of each producer in `ProducerStates`.
+The check reads the file in one pass, and continues after damage. For the later checks of the
+sidecar files, the check stores about 40 bytes for each sound batch in `LogFacts`, and the state of
+each producer in `ProducerStates`.
 
 Records are checked even if the CRC of their batch is right. The producer may have encoded the
 records wrongly, or its compressed bytes may be invalid. Recovery (tidelog's and Kafka's) does not

@@ -214,7 +214,7 @@ class BatchRefusals:
 
 
 class BodyFacts(NamedTuple):
-    """Result of one pass over a batch's uncompressed records, its body.
+    """Result of one pass over a batch's body, its uncompressed records.
 
     Attributes:
         max_timestamp: Largest timestamp in ms, but at least -1.

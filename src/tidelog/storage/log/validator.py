@@ -2,9 +2,8 @@
 
 This module decides which batches are accepted, and patches offset, leader epoch, timestamp type and
 largest timestamp in their headers. The records are read in one pass (`body_check`). A batch is
-rewritten only to change its codec or to repair wrong offset deltas.
-`record_rules` has the rules for single records and for sizes, `message_sets` the rules for message
-sets of magic 0 and 1.
+rewritten only to change its codec or to repair wrong offset deltas. `record_rules` has the rules
+for single records and for sizes, `message_sets` the rules for message sets of magic 0 and 1.
 
 - The first violated rule, in Kafka's order, determines the error.
 - A batch is not changed before it has passed all checks.

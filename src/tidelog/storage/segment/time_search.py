@@ -1,14 +1,14 @@
 """Finds the offset for a time in the segments of a log, on either clock, exact to the record.
 
-This module searches the whole log. This module also has a search inside one segment, in plain
-Python. `mapped_time_search` has a faster search with kernels.
+This module searches the whole log. It also has a search inside one segment, in plain Python;
+`mapped_time_search` has a faster one with kernels.
 
 A search by record time has these steps. First, a bisection over the largest timestamp up to each
-segment gives the first segment that can have a match. This segment's time index gives the batch to
-start at. Batches are skipped as long as the largest timestamp in their headers is too small. The
-first batch whose header has a large enough timestamp is opened. A flipped bit in the header of a
-skipped batch could hide a match, so the checksums of skipped batches are verified, up to
-`PASSED_BYTES` in all. The batch that a time index entry names needs no such check, because its
+segment's end gives the first segment that can have a match. This segment's time index gives the
+batch to start at. Batches are skipped as long as the largest timestamp in their headers is too
+small. The first batch whose header has a large enough timestamp is opened. A flipped bit in the
+header of a skipped batch could hide a match, so the checksums of skipped batches are verified, up
+to `PASSED_BYTES` in all. The batch that a time index entry names needs no such check, because its
 header was compared with the entry. If all matches of a segment are below the log start, the search
 continues with the next segment. Kafka returns "not found" in this case.
 
@@ -20,8 +20,8 @@ the batch has LogAppendTime, the batch's timestamp is used.
 A search that must not block raises `ColdRead` before it would load an index, read a file of the
 tier, or open a batch that takes long.
 
-`TimeSearch` keeps the largest timestamp up to each segment and the known losses of one log, but no
-segment objects. The search inside one segment can be replaced (`BatchSearch`).
+`TimeSearch` keeps the largest timestamp up to each segment's end and the known losses of one log,
+but no segment objects. The search inside one segment can be replaced (`BatchSearch`).
 """
 
 from bisect import bisect_left

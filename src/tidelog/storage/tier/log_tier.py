@@ -149,7 +149,7 @@ class LogTier:
         return None if self.view is None else self.view.record.restart_offset
 
     def load(self, bases: list[int], context: SegmentContext) -> list[int]:
-        """Read the tier record; return the base offsets of the log's local segments."""
+        """Read the tier record; return those of `bases` that belong to the log's local segments."""
         data = None
         if self._access is not None:
             data = read_record_bytes(context.env.files, context.directory)

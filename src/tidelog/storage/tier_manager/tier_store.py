@@ -219,7 +219,7 @@ def _sum_sound_log(segment: "ClosedSegment", zones: ZoneMap) -> FileSum:
 
     The zone map has the checksum of all bytes of all batches, which were verified when the map was
     built. So if the log's checksum equals the zone map's, every batch is sound, and no batch has to
-    be decoded. The file is read by calls, because a memory map of it may show older content.
+    be decoded. The file is not read through a memory map, because a map may show older content.
 
     Raises:
         CorruptData: A batch is damaged, or other bytes have changed since the zone map was built.
