@@ -197,7 +197,7 @@ def described(client: RawClient, kind: int, name: str) -> dict[str, DescribedCon
 
 
 def defaults(found: DescribedConfig) -> list[tuple[str, str | None]]:
-    """Return the default layers of a setting."""
+    """Return name and value of each synonym of a setting that has the default as its source."""
     return [
         (layer.name, layer.value)
         for layer in found.synonyms

@@ -10,7 +10,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def two(cli: Cli) -> Cli:
-    """Create two partitions; append two records to the first, created 3 h and 1 h before."""
+    """Create two partitions; the first has two records, created 3 h and 1 h before their append."""
     cli.ok("create", "flights", "-p", "2")
     cli.append(at(NOW - 3 * HOUR))
     cli.clock.advance(HOUR)

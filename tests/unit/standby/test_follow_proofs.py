@@ -84,7 +84,7 @@ def refused(leader: FakeLeader, env: SeededEnv) -> Exception:
 
 
 def changed_batch(number: int, at: int, data: bytes) -> Lie:
-    """Return a change of responses: `data` at byte `at` of the batch with base offset `number`."""
+    """Return a function that writes `data` at byte `at` of the batch with base offset `number`."""
 
     def change(answer: "DataclassInstance") -> None:
         for topic in cast("fe.FetchResponse", answer).responses:
