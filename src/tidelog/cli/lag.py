@@ -165,7 +165,7 @@ def run(
 
 
 def table_of(options: LagOptions) -> LagShow:
-    """Return the table to print."""
+    """Return which table to print: the one that `--show` names, or the default."""
     if options.group is None and options.show is None and options.kind is Format.TABLE:
         return LagShow.GROUPS
     return shown_table(options.show, LagShow, options.kind)

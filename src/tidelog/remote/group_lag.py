@@ -62,7 +62,7 @@ class AgeClock(StrEnum):
 
 
 class State(StrEnum):
-    """State of a partition's lag."""
+    """State of a group's commit in a partition: `OK`, or why the group can't continue from it."""
 
     OK = "ok"
     NO_COMMIT = "no commit"
