@@ -74,29 +74,42 @@ class LiveInput(BufferedReader):
     """A pipe or terminal that is read line by line; `pauses` shows that no line is available yet.
 
     Closing it leaves the file descriptor open.
+
+    Attributes:
+        skips_blank_lines: Whether the reader skips lines that have only whitespace.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._pipe = _Pipe(descriptor)
         super().__init__(self._pipe)
+        self.skips_blank_lines = False
 
     def pauses(self, clock: Clock, until_ms: int) -> bool:
         """Wait for a complete line; return True if there is none at `until_ms`.
 
-        The end of the input counts as a line.
+        A line that the reader skips does not count. The end of the input counts as a line.
 
         Args:
             clock: Clock of the monotonic time.
             until_ms: Monotonic time in ms.
         """
         pipe = self._pipe
-        if pipe.has_ended or b"\n" in self._buffered() or b"\n" in pipe.ahead:
+        if pipe.has_ended:
             return False
-        while select([pipe.descriptor], [], [], max(until_ms - clock.monotonic_ms(), 0) / 1_000)[0]:
-            data = pipe.read_ahead()
-            if not data or b"\n" in data:
+        data, has_text, is_due = self._buffered() + pipe.ahead, False, False
+        while True:
+            lines, newline, rest = data.rpartition(b"\n")
+            if newline and (has_text or not self.skips_blank_lines or lines.strip()):
                 return False
-        return True
+            has_text = has_text or bool(rest.strip())
+            wait_ms = max(until_ms - clock.monotonic_ms(), 0)
+            # A long line can have more bytes each time, so it must not prolong the wait.
+            if is_due or not select([pipe.descriptor], [], [], wait_ms / 1_000)[0]:
+                return True
+            is_due = not wait_ms
+            data = pipe.read_ahead()
+            if not data:
+                return False
 
     def _buffered(self) -> bytes:
         self._pipe.is_probed = True

@@ -588,8 +588,11 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
 
 def _live_input(source: BinaryIO, options: ProduceOptions) -> LiveInput | None:
     """Return the input if it is read line by line from a pipe or terminal, else None."""
-    is_by_line = _format(options) in (InputFormat.LINES, InputFormat.JSON)
-    return source if is_by_line and isinstance(source, LiveInput) else None
+    kind = _format(options)
+    if kind not in (InputFormat.LINES, InputFormat.JSON) or not isinstance(source, LiveInput):
+        return None
+    source.skips_blank_lines = kind is InputFormat.JSON
+    return source
 
 
 def _format(options: ProduceOptions) -> InputFormat:

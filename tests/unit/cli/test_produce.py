@@ -491,6 +491,47 @@ class TestOpenPipe:
             assert live.read() == b"four"
             assert not live.pauses(clock, now_ms)
 
+    def test_a_long_line_that_keeps_growing_does_not_delay_the_lines_before_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reads = 0
+
+        def read(_descriptor: int, size: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            assert reads < 10, "the wait does not end"
+            return b"." * size
+
+        with Path(os.devnull).open("rb") as always_ready:
+            live, clock = inputs.LiveInput(always_ready.fileno()), ManualClock(NOW)
+            monkeypatch.setattr(os, "read", read)
+            assert live.pauses(clock, clock.monotonic_ms())
+
+    def test_blank_lines_between_rows_of_json_do_not_delay_the_rows(self, flights: Cli) -> None:
+        with running_produce(flights, "--from", "-", "--format", "json") as stdin:
+            for number in range(3):
+                stdin.write(b'\n{"n":%d}\n \r\n\n' % number)
+                stdin.flush()
+                until_equal(number + 1, lambda: count(flights))
+        values = [str(row["value"]) for row in read(flights)]
+        assert [json.loads(value) for value in values] == [{"n": number} for number in range(3)]
+
+    def test_blank_lines_are_no_rows_of_json(self) -> None:
+        reader, writer = os.pipe()
+        with os.fdopen(reader, "rb") as pipe, os.fdopen(writer, "wb", buffering=0) as stdin:
+            live, clock = inputs.LiveInput(pipe.fileno()), ManualClock(NOW)
+            live.skips_blank_lines = True
+            now_ms = clock.monotonic_ms()
+            for pieces, pauses in (
+                ((b"\n", b" \r\n"), True),
+                ((b"\n\t{", b"}"), True),
+                ((b"\n",), False),
+            ):
+                for piece in pieces:
+                    stdin.write(piece)
+                    assert live.pauses(clock, now_ms) is pauses
+            assert b"".join(live.readline() for _ in range(4)) == b"\n \r\n\n\t{}\n"
+
     def test_rows_of_a_named_pipe_are_appended_while_it_stays_open(
         self, flights: Cli, tmp_path: Path
     ) -> None:
