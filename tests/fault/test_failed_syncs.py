@@ -15,12 +15,13 @@ from tests.fault.test_killed_crash import assert_all_is_durable
 from tests.fault.workload import ROOT
 from tests.faults import Fault, FaultKind, SeededEnv, seeded_env
 from tests.faults.later import Later
+from tests.worlds.directories.logs import offsets, transact
 
 from tidelog.errors import StorageFailure
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.recovery import UNSYNCED_FILE
-from tidelog.types import NewRecord
+from tidelog.types import IsolationLevel, NewRecord
 
 MARK = f"{ROOT}/t-0/{UNSYNCED_FILE}"
 FIRST, SECOND, THIRD = b"first" * 12, b"second" * 12, b"third" * 12
@@ -45,6 +46,10 @@ def durable_first(
 
 def append(log: Log, value: bytes) -> None:
     log.append([NewRecord(value=value)])
+
+
+def end_transaction(log: Log, *, commit: bool) -> None:
+    log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=commit)
 
 
 def cut(log: Log, offset: int) -> None:
@@ -100,6 +105,23 @@ def test_an_append_that_finds_no_room_leaves_none(config: Mapping[str, str]) -> 
             seen += 1
             assert not env.files.exists(MARK), failed
     assert seen
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_stays_open_after_a_failed_append_of_its_marker(*, commit: bool) -> None:
+    failures = []
+    for call in range(40):
+        env = seeded_env(1)
+        _, log = durable_first(env, {"flush.messages": "1"})
+        transact(log, producer_id=5)
+        failed = failing(env, call, partial(end_transaction, log, commit=commit), FaultKind.EIO)
+        if failed is None:
+            break
+        failures.append(failed)
+        assert log.last_stable_offset == 1, failed
+        assert log.producer_states().open_transactions == {1: 5}, failed
+        assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == [0], failed
+    assert any(map(is_of_records, failures))
 
 
 # ---- a failed sync in deferred work, while the partition is already offline

@@ -39,6 +39,7 @@ from tidelog.storage.log.append import (
     first_proven_offset,
 )
 from tidelog.storage.log.log_loader import LogPart, LogParts
+from tidelog.storage.log.producers import CompletedTxn
 from tidelog.storage.segment import roll, zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -312,10 +313,11 @@ class AppendWriter(LogPart):
         """
         segment, context, last_offset = append.segment, append.context, append.last_offset
         flusher, notes = self._flusher, self._notes
+        ended: list[CompletedTxn] = []
         try:
             segment.finish(append.batches, last_offset + 1)
             if append.has_producers:
-                self._update_producers(append)
+                self._update_producers(append, ended)
             if context.now_ms > notes.arrived_ms:
                 notes.note_arrival(context.now_ms)
             if flusher.has_policy:
@@ -323,6 +325,9 @@ class AppendWriter(LogPart):
             else:
                 segment.acknowledge()
         except (OSError, TidelogError) as error:
+            # The markers may not be durable, so readers of committed records must not pass them.
+            for completed in ended:
+                self._producers.reopen(completed)
             self._guard.fail(error, segment.log_path, "append")
         last = append.batches[-1]
         if isinstance(last, RecordBatch):
@@ -364,10 +369,14 @@ class AppendWriter(LogPart):
                 )
         return None
 
-    def _update_producers(self, append: PendingAppend) -> None:
+    def _update_producers(self, append: PendingAppend, ended: list[CompletedTxn]) -> None:
+        """Update the producers' states; add the transactions that the append ends to `ended`."""
         for batch in append.batches:
             if not batch.has_producer_id:
                 continue
             completed = self._producers.update(batch, append.context.now_ms)
-            if completed is not None and completed.is_aborted:
+            if completed is None:
+                continue
+            ended.append(completed)
+            if completed.is_aborted:
                 append.segment.append_aborted(self._producers.aborted_entry(completed))

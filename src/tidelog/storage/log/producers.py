@@ -668,6 +668,10 @@ class ProducerStates:
                 self._begin(next_firsts[producer_id], producer_id)
         return [producer_id for _, producer_id in ended]
 
+    def reopen(self, completed: CompletedTxn) -> None:
+        """Treat an ended transaction as open again, because its marker may not be durable."""
+        self._begin(completed.first_offset, completed.producer_id)
+
     def _begin(self, first: int, producer_id: int) -> None:
         entry = self._producers[producer_id]
         self._producers[producer_id] = replace(entry, txn_first_offset=first)
