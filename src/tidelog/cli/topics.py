@@ -575,7 +575,10 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
 
 
 def _lost_times(log: "LogView") -> Iterator[str]:
-    """Yield an error for each finished local segment whose append times can't be read."""
+    """Yield an error for each finished local segment whose append times can't be read.
+
+    Segments that another process replaces or removes meanwhile are skipped.
+    """
     from tidelog.storage.open_files import typed_reads
     from tidelog.storage.segment.lost_times import lost_times
 
@@ -583,14 +586,14 @@ def _lost_times(log: "LogView") -> Iterator[str]:
         if segment.is_tiered:
             continue
         path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+        loss: TidelogError | None
         try:
             with typed_reads(path):
                 loss = lost_times(segment)
         except StorageFailure as failure:
-            yield str(failure)
-        else:
-            if loss is not None:
-                yield str(loss)
+            loss = failure
+        if loss is not None and not segment.was_replaced():
+            yield str(loss)
 
 
 def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tuple[int, int]]:

@@ -710,7 +710,8 @@ def _refusals(segments: Iterable[ClosedSegment]) -> dict[int, str]:
         try:
             _ensure_times(segment)
         except CorruptFile as error:
-            refusals[segment.base_offset] = str(error)
+            if not segment.was_replaced():  # otherwise the file may not belong to this segment
+                refusals[segment.base_offset] = str(error)
     return refusals
 
 

@@ -715,13 +715,13 @@ def tier_status(
 
 def _refused(waiting: Sequence[Segment]) -> str | None:
     """Return why a run would refuse one of these segments, in the words of the run's report."""
-    for segment in map(as_closed, waiting):
+    for segment in filter(None, map(as_closed, waiting)):
         try:
-            if segment is not None:
-                with typed_reads(segment.log_path):
-                    _ensure_times(segment)
+            with typed_reads(segment.log_path):
+                _ensure_times(segment)
         except CorruptData as error:
-            return f"{error}{_LATER}"
+            if not segment.was_replaced():  # otherwise the file may not belong to this segment
+                return f"{error}{_LATER}"
     return None
 
 
