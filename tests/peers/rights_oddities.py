@@ -1,6 +1,6 @@
 """Odd requests of a user: duplicate names, invalid kinds, and objects that can't be changed.
 
-For some requests, a broker has two reasons to refuse; the error shows which check is first.
+For some requests, a broker has two reasons to refuse them; the error shows which check is first.
 """
 
 from collections.abc import Iterator, Mapping
