@@ -17,7 +17,7 @@ class Refused(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command; return 0 for success, 1 for differences, 3 for wrong usage."""
+    """Run a command; return 0 for success, 1 for differences or a failure, 3 for wrong usage."""
     parser = argparse.ArgumentParser(prog="./run corpus", description=__doc__)
     commands = parser.add_subparsers(dest="command")
     replay_options = commands.add_parser("replay", help="print what differs from what is kept")

@@ -37,7 +37,7 @@ DOOMED = ("a", "c")
 
 
 def durable_topics() -> tuple[SeededEnv, LogDir]:
-    """Create topics with four durable records in each partition, and delete the first records."""
+    """Create topics with four durable records in each partition; delete the first one of each."""
     env, directory = settled()
     directory.topic_admin.create([NewTopic(name, count) for name, count in PARTITIONS.items()])
     for name, count in PARTITIONS.items():

@@ -11,7 +11,7 @@ ONE, TWO, COPY = ("t", 0), ("t", 1), ("copy", 0)
 
 
 def sound() -> History:
-    """Return a valid history: two committed transactions, one aborted, one of unknown outcome.
+    """Return a valid history: three committed transactions, one aborted, one of unknown outcome.
 
     The broker finally aborted the transaction of unknown outcome: one of its values is stored, none
     is committed.

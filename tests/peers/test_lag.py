@@ -76,7 +76,7 @@ def test_timestamps_of_the_broker_are_shown_as_append_times(kafka_broker: Broker
 
 
 def test_records_left_of_a_compacted_topic(kafka_broker: Broker) -> None:
-    """Kafka's cleaner leaves 10 of 1,010 records; offsets still differ by over a thousand."""
+    """Kafka's cleaner leaves 10 of 1,000 records; the lag in offsets still counts the others."""
     topic, group = "compacted-lag", "compacted-lag-g"
     kafka_broker.create_topic(
         topic,

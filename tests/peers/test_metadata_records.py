@@ -97,10 +97,10 @@ def alteration(values: dict[str, float | None], **parts: str | None) -> QuotaAlt
 
 
 def change_users(client: RawClient) -> None:
-    """Create two users; replace the mechanism of one user, and change the other user's password.
+    """Create two users; replace the mechanism of one user, and change the other's iterations.
 
-    Each change is a separate request, because Kafka processes the users of one request in the order
-    of a hash table.
+    Each request sets credentials of only one user, because Kafka processes the users of one request
+    in the order of a hash table.
     """
     asked = [
         ([], [upsertion("ada", 1, 4096)]),

@@ -45,7 +45,7 @@ def _rows(count: int, first: int = 0, keys: int = 6) -> list[NewRecord]:
 
 
 def _filled(topic: str, turns: int = 6, **config: str) -> None:
-    """Append to a topic of `data`, five records every ten minutes."""
+    """Append to a topic of `data`, eight records every ten minutes."""
     named = {name.replace("_", "."): value for name, value in config.items()}
     with tidelog.open("data", writable=True) as directory:
         directory.create_topic(topic, config={**_SMALL, **named}, exist_ok=True)

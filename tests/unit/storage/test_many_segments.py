@@ -50,7 +50,7 @@ print("fine")
 
 
 def write_segments(directory: Path, count: int) -> None:
-    """Write segments as after a clean stop; each has one batch of two records, 10 ms apart."""
+    """Write segments 10 ms apart, as after a clean stop; each has one batch of two records."""
     batch = build_batch(new_records([0, 1]), leader_epoch=0)
     for number in range(count):
         base, time = 2 * number, 10 * number
