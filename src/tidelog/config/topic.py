@@ -259,9 +259,9 @@ class TopicConfig:
     tidelog_compaction_strategy: CompactionStrategy = config_field(
         COMPACTION_STRATEGY,
         "offset",
-        "Property that decides which record of a key is kept: the highest `offset`, as"
-        " in Kafka, the highest record `timestamp`, or the highest version in a `header`;"
-        " among equal values, the record with the highest offset.",
+        "Property that decides which record of a key is kept. `offset`: the highest offset, as in"
+        " Kafka; `timestamp`: the highest record timestamp; `header`: the highest version in a"
+        " header. Among equal values, the record with the highest offset is kept.",
         synonyms=(Synonym("tidelog.compaction.strategy"),),
     )
     tidelog_compaction_strategy_header: str = config_field(

@@ -6,8 +6,8 @@ blocks all other threads for seconds. A loading thread also blocks other threads
 GIL, so three measures keep these times short:
 - Shared libraries are loaded by dlopen, without the GIL, before Python needs them. If Python itself
   loaded LLVM's library, all threads would stop for 40 ms or more while the library is relocated.
-- The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards,
-  because a collection of numba's objects blocks the loop longer than any other step.
+- The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards.
+  Otherwise a collection of numba's objects would block the loop longer than any other step.
 - The interpreter switches threads ten times as often as usual.
 
 Afterwards the memory of LLVM's code (40 MB) is returned to the system. Pages that are needed later

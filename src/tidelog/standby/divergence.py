@@ -10,8 +10,8 @@ divergence's offset, or the leader's last batch if the leader's log ends before 
 local records are below the leader's log start, the ends of epochs are the only proof.
 
 Nothing is truncated if a response is missing, damaged or contradictory, or if the leader has no
-records at the diverging offsets, for example because it was restored from a backup. Instead, the
-copy of the partition stops with a reason.
+records at the diverging offsets, for example because the leader was restored from a backup.
+Instead, the copy of the partition stops with a reason.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """

@@ -94,8 +94,7 @@ def find_coordinator(
     """Return this broker as coordinator.
 
     The first request for a group creates the topic that stores the state of all groups. The topics
-    for the state of transactional ids and of share partitions are created in the same way, by the
-    first request for a transactional id or a share partition.
+    for the state of transactional ids and of share partitions are created in the same way.
     """
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:

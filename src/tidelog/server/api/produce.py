@@ -143,9 +143,9 @@ class Row:
         response: The partition's response, once the records are appended or refused.
         name: The topic's name; "" if no topic has the requested id.
         partition: The partition, if it is open and in use.
-        is_plain: Whether the records go to the log without other checks: they are one batch of
-            format 2 outside of transactions, the partition is in use, and the request's version,
-            client and acks make no further check necessary.
+        is_plain: Whether only the log has to check the records. Conditions: the records are one
+            batch of format 2 outside of transactions; the partition is in use; the request's
+            version, client and acks require no further check.
         batch: The first batch of the records, if this batch belongs to a transaction.
         guard: The guard of the row's transaction, if the coordinator has to verify this transaction
             before the append.

@@ -12,7 +12,7 @@ sent, the response has the error NOT_COORDINATOR.
 
 Group commit: the first write to a partition in an iteration of the event loop is appended at once,
 so that a lone client does not wait. Later small writes of the same iteration are gathered in a
-batch, which is appended when it is full, and at the latest at the end of the iteration.
+batch. This batch is appended when it is full, and at the latest at the end of the iteration.
 
 The state machine defines what records mean and decides which records may be written. All objects of
 this module are used only in the event loop's thread, except a `Replay`.

@@ -74,10 +74,11 @@ class DeletedTopic(NamedTuple):
     def owns(self, offset: CommittedOffset, present: UUID | None) -> bool:
         """Whether an offset was committed for this topic, or for an earlier topic of the same name.
 
-        `present` is the id of the topic that has the name now. If the offset has the id `present`,
-        the result is False whatever the offset's commit time, because clocks are sometimes set
-        back. If the offset has neither the id `present` nor the deleted topic's id, the result is
-        True if the offset was not committed after the deletion.
+        `present` is the id of the topic that has the name now. If the offset has the deleted
+        topic's id, the result is True. If the offset has the id `present`, the result is False,
+        even if the commit seems older than the deletion, because clocks are sometimes set back. If
+        the offset has neither of these ids, the result is True if the offset was not committed
+        after the deletion.
         """
         if offset.topic_id == self.topic_id:
             return True

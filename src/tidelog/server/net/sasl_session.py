@@ -3,10 +3,10 @@
 WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
 
 Before authentication, a client may send ApiVersions (only once in a supported version), then
-SaslHandshake, then tokens in SaslAuthenticate or, after a handshake of version 0, in bare frames.
-On any other request the broker closes the connection. After authentication all other APIs are
-permitted until the session expires. To continue, the client must re-authenticate on the same
-connection before the session expires, as the same user with the same mechanism.
+SaslHandshake, then tokens. Tokens are sent in SaslAuthenticate, or in bare frames after a handshake
+of version 0. On any other request the broker closes the connection. After authentication all other
+APIs are permitted until the session expires. To continue, the client must re-authenticate on the
+same connection before the session expires, as the same user with the same mechanism.
 
 Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """

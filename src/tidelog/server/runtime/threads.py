@@ -41,8 +41,8 @@ FEW: Final = 1000
 class Work:
     """Threads for calls that may wait for a disk or a store. Used only in the event loop's thread.
 
-    A broker has several instances, such as one for syncs and one for reads, so that slow calls
-    delay only calls of the same kind. Calls for clients (`run`) wait until the threads have room.
+    A broker has several instances, for example one for syncs and one for reads. So slow calls delay
+    only calls of the same kind. Calls for clients (`run`) wait until the threads have room.
     Each connection has at most one call of `run` at a time. The callers of `submit` limit the
     number of their calls: one sync for each log, one checkpoint, a few partitions being opened.
 

@@ -2,8 +2,8 @@
 
 A decided transaction is always completed: a marker that can't be written is retried, and the next
 start of the broker resumes incomplete transactions. In two cases a partition needs no marker: its
-topic is deleted, or the transaction is no longer open in the partition, because a later epoch of
-the producer or coordinator has written to the partition.
+topic is deleted, or a later epoch of the producer or coordinator has written to the partition, so
+that the transaction is no longer open there.
 
 Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
 KIP-1228.

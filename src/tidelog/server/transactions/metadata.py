@@ -397,8 +397,8 @@ def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
     """Plan the addition of partitions, for AddPartitionsToTxn or for a write (KIP-890)."""
-    # As in Kafka, this check precedes the checks of id and epoch, because a client that has
-    # received its next producer id may use it before the previous transaction is completed.
+    # As in Kafka, this check is made before the checks of id and epoch: a client that has received
+    # its next producer id may use this id before the previous transaction is completed.
     if is_pending or metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     code = check_producer(metadata, request.producer)
