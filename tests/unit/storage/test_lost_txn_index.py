@@ -30,6 +30,7 @@ from tidelog.errors import CorruptBatch, CorruptData, CorruptIndex, DamagedLog, 
 from tidelog.record.batch_walk import walk
 from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log import segment_list
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.producers import encode_snapshot
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
@@ -334,6 +335,60 @@ class TestAnIndexWithoutItsLastEntries:
         assert offsets(reader.records(5)) == [5]
         with pytest.raises(CorruptBatch, match=FIRST_LOG):
             list(reader.records(5, isolation=COMMITTED))
+
+
+class TestALargeLastSegment:
+    """A large last segment is not read as a whole: only its markers after a snapshot are read."""
+
+    @pytest.fixture(autouse=True)
+    def _all_are_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(segment_list, "_LAST_WALKED_BYTES", 0)
+
+    @pytest.mark.parametrize(("is_first", "committed"), [(True, [0, 3]), (False, [0, 5])])
+    def test_entries_that_a_power_loss_removed_are_known(
+        self, *, is_first: bool, committed: list[int]
+    ) -> None:
+        reader = TestAnIndexWithoutItsLastEntries.power_loss(is_first=is_first)
+        assert offsets(reader.records(isolation=COMMITTED)) == committed
+
+    @pytest.mark.parametrize("entries", [0, 1, 2])
+    @pytest.mark.parametrize("stop", [None, 6])
+    def test_a_reader_beside_a_writer(self, entries: int, stop: int | None) -> None:
+        env, _, log = new_log(ONE_BY_ONE)
+        for producer_id in (5, 6):
+            put(log, 1)
+            transact(log, producer_id)
+            end(log, producer_id, commit=False)
+        write(env, FIRST_INDEX, read(env, FIRST_INDEX)[: entries * TXN_ENTRY_SIZE])
+        reader = reader_of(env)
+        assert offsets(reader.records(end=stop, isolation=COMMITTED)) == [0, 3]
+        put(log, 1)
+        reader.refresh()
+        assert offsets(reader.records(end=stop, isolation=COMMITTED))[:2] == [0, 3]
+
+    def test_a_transaction_that_began_in_an_earlier_segment(self) -> None:
+        env, _, log = new_log(ONE_BY_ONE)
+        put(log, 1)
+        transact(log, 5)
+        log.roll()
+        transact(log, 6)
+        end(log, 5, commit=False)
+        put(log, 1)
+        env.files.remove(path_of("00000000000000000002.txnindex"))
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == [0]
+        end(log, 6, commit=True)
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == [0, 2, 4]
+
+    def test_a_complete_index_is_not_reported(self) -> None:
+        env, _, log = new_log(ONE_BY_ONE)
+        for producer_id in (5, 6):
+            transact(log, producer_id)
+            end(log, producer_id, commit=False)
+        end(log, 7, commit=False)
+        put(log, 1)
+        directory = LogDir.open(PATH, env=env)
+        assert offsets(directory.reader(TOPIC, 0).records(isolation=COMMITTED)) == [5]
+        assert not directory.reports
 
 
 class TestAnEntryWithoutItsMarker:

@@ -17,7 +17,6 @@ from tidelog.amounts import plural
 from tidelog.errors import CorruptData, LostOffsets, OffsetOutOfRange, OffsetsGone
 from tidelog.record.record import Record, with_append_time
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.log.producer_loading import load_producer_states
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.open_files import as_storage_failure
@@ -558,7 +557,7 @@ class LogReader(LogView):
     @_typed_read
     def producer_states(self) -> ProducerStates:
         """Return producers and open transactions at the log end, from snapshot and log."""
-        return load_producer_states(self.context, self._list.all)
+        return self._list.producer_states()
 
     def close(self) -> None:
         """Drop the list of segments; slices that were returned earlier stay valid."""

@@ -36,7 +36,7 @@ from tidelog.storage.segment.index_proof import position_floor
 from tidelog.storage.segment.lost_times import lost_times
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches, read_optional
 from tidelog.storage.segment.slices import LogSlice, slices
-from tidelog.storage.segment.txn_index import TxnIndex
+from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 
 # To find producers' earlier batches, this number of bytes before a snapshot's offset is searched.
 # The search begins at the last index entry or segment base before these bytes. Clients have about
@@ -207,7 +207,11 @@ def write_proven_times(segment: ClosedSegment) -> None:
 
 
 def load_producer_states(
-    context: SegmentContext, segments: Sequence[Segment], *, recall: bool = False
+    context: SegmentContext,
+    segments: Sequence[Segment],
+    *,
+    recall: bool = False,
+    aborted: list[AbortedTxn] | None = None,
 ) -> ProducerStates:
     """Return producers and open transactions at the log end, from a snapshot and later batches.
 
@@ -217,9 +221,11 @@ def load_producer_states(
         context: The partition.
         segments: All segments of the partition, ascending.
         recall: Whether to search for each producer's last five batches, which a writer needs.
+        aborted: List to which the transactions are added whose abort markers are after the
+            snapshot, in the order of the markers; None if they are not needed.
     """
     end = segments[-1].end_offset if segments else 0
-    return _states_from(context, segments, end, recall=recall)
+    return _states_from(context, segments, end, recall=recall, aborted=aborted)
 
 
 def drop_snapshots(context: SegmentContext, end: int) -> None:
@@ -375,6 +381,7 @@ def _states_from(
     *,
     recall: bool = False,
     is_strict: bool = False,
+    aborted: list[AbortedTxn] | None = None,
 ) -> ProducerStates:
     snapshots = {each.base_offset: each.context for each in segments if each.is_tiered}
     snapshots |= {offset: context for offset in snapshot_offsets(context) if offset <= end}
@@ -391,7 +398,7 @@ def _states_from(
         try:
             if (part := next(parts, None)) is None:
                 return states
-            _replay(states, part, checks_crc=is_strict)
+            _replay(states, part, aborted, checks_crc=is_strict)
         except CorruptData as error:
             if is_strict:
                 raise
@@ -399,16 +406,20 @@ def _states_from(
             context.report(f"{error}; producer states may lack batches after this one")
 
 
-def _replay(states: ProducerStates, part: LogSlice, *, checks_crc: bool) -> None:
+def _replay(
+    states: ProducerStates, part: LogSlice, aborted: list[AbortedTxn] | None, *, checks_crc: bool
+) -> None:
     for position, batch in part.batches():
         if not batch.has_producer_id:
             continue
         try:
             if checks_crc:
                 batch.ensure_valid()
-            states.replay(batch)
+            completed = states.replay(batch)
         except CorruptData as error:
             raise error.located(part.segment.log_path, position - batch.at) from error
+        if aborted is not None and completed is not None and completed.is_aborted:
+            aborted.append(states.aborted_entry(completed))
 
 
 def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerStates, int]:

@@ -9,7 +9,7 @@ through the list; the parts of a writer's log change the list.
 import dataclasses
 import itertools
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
@@ -25,9 +25,11 @@ from tidelog.storage.log.producer_loading import (
     file_names,
     limit_times,
     linked_file,
+    load_producer_states,
     rebuild_txn_index,
     transaction_start,
 )
+from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.segment.active_segment import ActiveSegment, TailSegment, load_tail
 from tidelog.storage.segment.append_time_trust import (
     AppendTimeCheckpoint,
@@ -91,6 +93,9 @@ class SegmentList:
         self._named: list[int] = []
         self._stamp: files.FolderStamp | None = None
         self._transaction_start: int | None = None
+        # Segments for which `producer_states` was called last, and the aborted transactions whose
+        # markers it has read.
+        self._replayed: tuple[Sequence[Segment], list[AbortedTxn]] | None = None
 
     def finished(self) -> list[ClosedSegment]:
         """Return segments that take no more appends, oldest first."""
@@ -303,7 +308,8 @@ class SegmentList:
         All batches are read if an abort marker follows the last entry of the index, or if the last
         entry has no marker (a power loss can tear this entry). For an index without entries, all
         batches are read if the segment may have an abort marker according to the snapshots. An
-        active segment that is larger than `_LAST_WALKED_BYTES` is not read.
+        active segment that is larger than `_LAST_WALKED_BYTES` is not read as a whole: only entries
+        of markers after the newest snapshot are added.
 
         Args:
             segment: A local segment.
@@ -318,8 +324,10 @@ class SegmentList:
                 error.
         """
         size = segment.size_bytes
-        if not size or (segment.is_active and size > _LAST_WALKED_BYTES):
+        if not size:
             return known
+        if segment.is_active and size > _LAST_WALKED_BYTES:
+            return self._with_replayed(segment, known)
         # The writer may have added entries for later markers after this reader read the segment.
         # These entries are ignored.
         seen = [entry for entry in known.entries if entry.last_offset < segment.end_offset]
@@ -338,13 +346,45 @@ class SegmentList:
         found = {entry.last_offset: entry for entry in (*rebuilt.entries, *kept)}
         if not is_torn and len(found) == len(kept):
             return known  # no entry is missing: the producer had no open transaction
-        path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
         if is_torn:
             problem = "the last entry has no abort marker"
         else:
             problem = "the last entries are missing" if kept else "missing"
+        return self._rebuilt(segment, found, problem)
+
+    def _with_replayed(self, segment: Segment, known: TxnIndex) -> TxnIndex:
+        """Add the entries of markers after the newest snapshot that an active segment lacks.
+
+        Readers of committed records read these markers anyway, to find the last stable offset.
+        """
+        segments, replayed, aborted = self.all, self._replayed, list[AbortedTxn]()
+        if replayed is not None and replayed[0] is segments:
+            aborted = replayed[1]
+        else:
+            load_producer_states(self.context, segments, aborted=aborted)
+        found = {
+            entry.last_offset: entry
+            for entry in aborted
+            if segment.base_offset <= entry.last_offset < segment.end_offset
+        }
+        found |= {entry.last_offset: entry for entry in known.entries}
+        if len(found) == len(known.entries):
+            return known
+        problem = "the last entries are missing" if known.entries else "missing"
+        return self._rebuilt(segment, found, problem)
+
+    def _rebuilt(self, segment: Segment, found: Mapping[int, AbortedTxn], problem: str) -> TxnIndex:
+        """Report what is wrong with an index, and return an index with these entries by marker."""
+        path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
         self.context.report(f"{path}: {problem}; rebuilt in memory")
         return TxnIndex(segment.base_offset, (found[offset] for offset in sorted(found)))
+
+    def producer_states(self) -> ProducerStates:
+        """Return producers and open transactions at the log end, from a snapshot and the log."""
+        segments, aborted = self.all, list[AbortedTxn]()
+        states = load_producer_states(self.context, segments, aborted=aborted)
+        self._replayed = segments, aborted
+        return states
 
     def _abort_markers(self, segment: Segment, last: AbortedTxn | None) -> dict[int, int]:
         """Return the abort markers from the last entry's marker on; see `abort_markers`.
