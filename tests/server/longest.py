@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 from uuid import UUID
 
-from tidelog.protocol.messages import BY_KEY, AnyApi
+from tidelog.protocol.messages import AnyApi
 from tidelog.protocol.schema import Field, Form, Kind, fields_of
 from tidelog.server.api.table import ROWS
 
@@ -58,8 +58,8 @@ class Long(NamedTuple):
 def longest_lists() -> Iterator[Long]:
     """Yield every list of every API, with the last version in which requests have the list."""
     for row in ROWS:
-        api = BY_KEY[row.key]
-        versions = range(row.first, row.last + 1)
+        api = row.api
+        versions = range(api.first, api.last + 1)
         last = {path: version for version in versions for path in _paths(api.request, version)}
         yield from (Long(api, version, path) for path, version in last.items())
 

@@ -23,7 +23,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.records.messages import Fill, Sampler, bounds
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi
+from tidelog.protocol.messages import API_VERSIONS, AnyApi
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
 from tidelog.protocol.requests import ClientConnection
 from tidelog.protocol.schema import Form, Kind
@@ -43,7 +43,7 @@ MEMORY_FACTOR, MEMORY_BASE = 8, 1 << 20
 
 def announced() -> list[tuple[AnyApi, int]]:
     """Return every served API with each of its versions."""
-    return [(BY_KEY[row.key], v) for row in ROWS for v in range(row.first, row.last + 1)]
+    return [(row.api, v) for row in ROWS for v in range(row.api.first, row.api.last + 1)]
 
 
 class Filled(Sampler):

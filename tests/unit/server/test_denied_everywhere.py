@@ -126,7 +126,7 @@ GUARDED = [row for row in ROWS if guard_of(row.key) is not None]
 
 @pytest.mark.parametrize("row", GUARDED, ids=[BY_KEY[row.key].name for row in GUARDED])
 def test_every_request_is_refused_in_a_form_that_can_be_sent(node: Node, row: Row) -> None:
-    for version in range(row.first, row.last + 1):
+    for version in range(row.api.first, row.api.last + 1):
         for message in samples(BY_KEY[row.key].request, version):
             with suppress(NotLoggedIn, UnansweredRequest):  # the connection is closed instead
                 refusal(node, row, version, message)
@@ -138,14 +138,14 @@ def test_refusals_have_the_names_of_the_request(node: Node, row: Row) -> None:
     api = BY_KEY[row.key]
     if api.name in WITHOUT_CODE:
         return
-    message = Sampler(row.last, 7, Fill.FULL).message(api.request)
+    message = Sampler(api.last, 7, Fill.FULL).message(api.request)
     named = set(values(message, IDENTIFIERS))
-    for field in fields_of(api.request, row.last):
+    for field in fields_of(api.request, api.last):
         listed = getattr(message, field.name)
         if field.kind.item is not None and field.kind.item.struct is None and listed:
             named |= set(listed)
     try:
-        response = refusal(node, row, row.last, message)
+        response = refusal(node, row, api.last, message)
     except NotLoggedIn:
         return
     if response is None:

@@ -550,7 +550,7 @@ def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersion
         ApiVersion(
             api_key=row.key,
             min_version=row.announced_first_for(legacy=legacy),
-            max_version=row.last,
+            max_version=row.api.last,
         )
         for row in ROWS
     ]

@@ -50,9 +50,8 @@ class Row(NamedTuple):
 
     Attributes:
         api: The API. Its handler is the function with the API's name in snake case.
-        first: Lowest version served.
-        last: Highest version announced, inclusive.
-        legacy_first: Lowest version served with `tidelog.legacy.clients`; None if equal to `first`.
+        legacy_first: Lowest version served with `tidelog.legacy.clients`; None if it is the API's
+            first version.
         announced_first: Lowest version announced; None if it is the lowest version served.
         guard: Guard of the API. `OWN` means the function in the handler's module whose name is
             `guard_` followed by the handler's name. If the guard is None, clients need all rights
@@ -70,8 +69,6 @@ class Row(NamedTuple):
     """
 
     api: "AnyApi"
-    first: int
-    last: int
     guard: "Literal['own'] | AnyGuard | None" = None
     module: str = ""
     rows: str = ""
@@ -101,7 +98,9 @@ class Row(NamedTuple):
 
     def first_for(self, *, legacy: bool) -> int:
         """Return the lowest version served."""
-        return self.first if self.legacy_first is None or not legacy else self.legacy_first
+        if self.legacy_first is None or not legacy:
+            return self.api.first
+        return self.legacy_first
 
     def announced_first_for(self, *, legacy: bool) -> int:
         """Return the lowest version announced."""
@@ -117,8 +116,6 @@ ROWS: Final = (
     # announce version 0.
     Row(
         api.PRODUCE,
-        3,
-        13,
         OWN,
         rows="PRODUCE_ROWS",
         legacy_first=0,
@@ -126,28 +123,22 @@ ROWS: Final = (
         parts=("topic_data/partition_data=responses/partition_responses",),
         at_once=2000,
     ),
-    Row(api.FETCH, 4, 18, rows="FETCH_ROWS", legacy_first=0, at_once=8000),
+    Row(api.FETCH, rows="FETCH_ROWS", legacy_first=0, at_once=8000),
     Row(
         api.LIST_OFFSETS,
-        1,
-        11,
         needs_topics(Operation.DESCRIBE),
         rows="LIST_OFFSETS_ROWS",
         legacy_first=0,
         parts=_TOPICS,
     ),
-    Row(api.METADATA, 0, 13, OWN, parts=("topics=topics",)),
+    Row(api.METADATA, OWN, parts=("topics=topics",)),
     Row(
         api.OFFSET_COMMIT,
-        2,
-        10,
         needs_all(needs_group(Operation.READ, rows="topics"), needs_topics(Operation.READ)),
         parts=_TOPICS,
     ),
     Row(
         api.OFFSET_FETCH,
-        1,
-        10,
         OWN,
         module="group_offsets",
         parts=(
@@ -155,29 +146,25 @@ ROWS: Final = (
             "topics/partition_indexes=topics/partitions",
         ),
     ),
-    Row(api.FIND_COORDINATOR, 0, 6, OWN, parts=("coordinator_keys=coordinators",)),
-    Row(api.JOIN_GROUP, 0, 9, OWN),
-    Row(api.HEARTBEAT, 0, 4, needs_group(Operation.READ)),
-    Row(api.LEAVE_GROUP, 0, 5, needs_group(Operation.READ), parts=("members=members",)),
-    Row(api.SYNC_GROUP, 0, 5, needs_group(Operation.READ), at_once=5000),
-    Row(api.DESCRIBE_GROUPS, 0, 6, OWN, parts=("groups=groups",)),
-    Row(api.LIST_GROUPS, 0, 5, OWN),
-    Row(api.SASL_HANDSHAKE, 0, 1),
-    Row(api.API_VERSIONS, 0, 4),
-    Row(api.CREATE_TOPICS, 2, 7, OWN, parts=("topics=topics",)),
-    Row(api.DELETE_TOPICS, 1, 6, OWN, parts=("topics=responses", "topic_names=responses")),
-    Row(api.DELETE_RECORDS, 0, 2, needs_topics(Operation.DELETE), parts=_TOPICS),
+    Row(api.FIND_COORDINATOR, OWN, parts=("coordinator_keys=coordinators",)),
+    Row(api.JOIN_GROUP, OWN),
+    Row(api.HEARTBEAT, needs_group(Operation.READ)),
+    Row(api.LEAVE_GROUP, needs_group(Operation.READ), parts=("members=members",)),
+    Row(api.SYNC_GROUP, needs_group(Operation.READ), at_once=5000),
+    Row(api.DESCRIBE_GROUPS, OWN, parts=("groups=groups",)),
+    Row(api.LIST_GROUPS, OWN),
+    Row(api.SASL_HANDSHAKE),
+    Row(api.API_VERSIONS),
+    Row(api.CREATE_TOPICS, OWN, parts=("topics=topics",)),
+    Row(api.DELETE_TOPICS, OWN, parts=("topics=responses", "topic_names=responses")),
+    Row(api.DELETE_RECORDS, needs_topics(Operation.DELETE), parts=_TOPICS),
     Row(
         api.OFFSET_FOR_LEADER_EPOCH,
-        2,
-        4,
         needs_topics(Operation.DESCRIBE, cluster=Operation.CLUSTER_ACTION),
         parts=_TOPICS,
     ),
     Row(
         api.TXN_OFFSET_COMMIT,
-        0,
-        5,
         needs_all(
             needs_transactional_id(Operation.WRITE, rows="topics"),
             needs_group(Operation.READ, rows="topics"),
@@ -185,39 +172,26 @@ ROWS: Final = (
         ),
         parts=_TOPICS,
     ),
-    Row(api.DESCRIBE_ACLS, 1, 3, needs_cluster(Operation.DESCRIBE)),
+    Row(api.DESCRIBE_ACLS, needs_cluster(Operation.DESCRIBE)),
     Row(
         api.CREATE_ACLS,
-        1,
-        3,
         needs_cluster(Operation.ALTER, rows="creations"),
         parts=("creations=results",),
     ),
     Row(
         api.DELETE_ACLS,
-        1,
-        3,
         needs_cluster(Operation.ALTER, rows="filters"),
         parts=("filters=filter_results",),
     ),
-    Row(api.DESCRIBE_CONFIGS, 1, 4, OWN, parts=("resources=results",)),
-    Row(api.ALTER_CONFIGS, 0, 2, OWN, parts=("resources=responses",)),
-    Row(api.ALTER_REPLICA_LOG_DIRS, 1, 2, OWN, at_once=5000),
-    Row(
-        api.DESCRIBE_LOG_DIRS,
-        1,
-        5,
-        needs_cluster(Operation.DESCRIBE),
-        module="cluster",
-        at_once=5000,
-    ),
-    Row(api.SASL_AUTHENTICATE, 0, 2),
-    Row(api.CREATE_PARTITIONS, 0, 3, OWN, parts=("topics=results",)),
-    Row(api.INIT_PRODUCER_ID, 0, 5, OWN),
+    Row(api.DESCRIBE_CONFIGS, OWN, parts=("resources=results",)),
+    Row(api.ALTER_CONFIGS, OWN, parts=("resources=responses",)),
+    Row(api.ALTER_REPLICA_LOG_DIRS, OWN, at_once=5000),
+    Row(api.DESCRIBE_LOG_DIRS, needs_cluster(Operation.DESCRIBE), module="cluster", at_once=5000),
+    Row(api.SASL_AUTHENTICATE),
+    Row(api.CREATE_PARTITIONS, OWN, parts=("topics=results",)),
+    Row(api.INIT_PRODUCER_ID, OWN),
     Row(
         api.ADD_PARTITIONS_TO_TXN,
-        0,
-        5,
         OWN,
         parts=(
             "transactions/topics/partitions=results_by_transaction/topic_results/results_by_partition",
@@ -226,89 +200,69 @@ ROWS: Final = (
     ),
     Row(
         api.ADD_OFFSETS_TO_TXN,
-        0,
-        4,
         needs_all(needs_transactional_id(Operation.WRITE), needs_group(Operation.READ)),
     ),
-    Row(api.END_TXN, 0, 5, needs_transactional_id(Operation.WRITE)),
+    Row(api.END_TXN, needs_transactional_id(Operation.WRITE)),
     Row(
         api.WRITE_TXN_MARKERS,
-        1,
-        2,
         needs_cluster(Operation.ALTER, Operation.CLUSTER_ACTION, rows="markers"),
         parts=("markers/topics/partition_indexes=markers/topics/partitions",),
     ),
-    Row(api.DELETE_GROUPS, 0, 2, OWN, parts=("groups_names=results",)),
+    Row(api.DELETE_GROUPS, OWN, parts=("groups_names=results",)),
     Row(
         api.ELECT_LEADERS,
-        0,
-        2,
         needs_cluster(Operation.ALTER, rows="topic_partitions"),
         parts=("topic_partitions/partitions=replica_election_results/partition_result",),
     ),
-    Row(api.INCREMENTAL_ALTER_CONFIGS, 0, 1, OWN, parts=("resources=responses",)),
+    Row(api.INCREMENTAL_ALTER_CONFIGS, OWN, parts=("resources=responses",)),
     Row(
         api.ALTER_PARTITION_REASSIGNMENTS,
-        0,
-        1,
         needs_cluster(Operation.ALTER, rows="topics"),
         parts=("topics/partitions=responses/partitions",),
     ),
-    Row(api.LIST_PARTITION_REASSIGNMENTS, 0, 0, needs_cluster(Operation.DESCRIBE)),
+    Row(api.LIST_PARTITION_REASSIGNMENTS, needs_cluster(Operation.DESCRIBE)),
     Row(
         api.OFFSET_DELETE,
-        0,
-        0,
         needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
         parts=_TOPICS,
     ),
-    Row(api.DESCRIBE_CLIENT_QUOTAS, 0, 1, needs_cluster(Operation.DESCRIBE_CONFIGS)),
-    Row(api.ALTER_CLIENT_QUOTAS, 0, 1, needs_cluster(Operation.ALTER_CONFIGS, rows="entries")),
+    Row(api.DESCRIBE_CLIENT_QUOTAS, needs_cluster(Operation.DESCRIBE_CONFIGS)),
+    Row(api.ALTER_CLIENT_QUOTAS, needs_cluster(Operation.ALTER_CONFIGS, rows="entries")),
     Row(
         api.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        0,
-        0,
         needs_cluster(Operation.DESCRIBE, rows="users"),
         parts=("users=results",),
     ),
-    Row(api.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, OWN),
-    Row(api.DESCRIBE_QUORUM, 0, 2, needs_cluster(Operation.DESCRIBE), parts=_TOPICS),
-    Row(api.UPDATE_FEATURES, 0, 2, needs_cluster(Operation.ALTER)),
-    Row(api.DESCRIBE_CLUSTER, 0, 2, OWN),
+    Row(api.ALTER_USER_SCRAM_CREDENTIALS, OWN),
+    Row(api.DESCRIBE_QUORUM, needs_cluster(Operation.DESCRIBE), parts=_TOPICS),
+    Row(api.UPDATE_FEATURES, needs_cluster(Operation.ALTER)),
+    Row(api.DESCRIBE_CLUSTER, OWN),
     Row(
         api.DESCRIBE_PRODUCERS,
-        0,
-        0,
         needs_topics(Operation.READ),
         parts=("topics/partition_indexes=topics/partitions",),
     ),
-    Row(api.UNREGISTER_BROKER, 0, 0, needs_cluster(Operation.ALTER)),
-    Row(api.DESCRIBE_TRANSACTIONS, 0, 0, OWN, parts=("transactional_ids=transaction_states",)),
-    Row(api.LIST_TRANSACTIONS, 0, 2, OWN),
-    Row(api.CONSUMER_GROUP_HEARTBEAT, 0, 1, OWN, at_once=5000),
-    Row(api.CONSUMER_GROUP_DESCRIBE, 0, 1, OWN, parts=("group_ids=groups",)),
-    Row(api.LIST_CONFIG_RESOURCES, 0, 1, needs_cluster(Operation.DESCRIBE_CONFIGS)),
-    Row(api.DESCRIBE_TOPIC_PARTITIONS, 0, 0, OWN),
-    Row(api.SHARE_GROUP_HEARTBEAT, 1, 1, OWN, at_once=5000),
-    Row(api.SHARE_GROUP_DESCRIBE, 1, 1, OWN, parts=("group_ids=groups",)),
-    Row(api.SHARE_FETCH, 1, 2, at_once=5000),
-    Row(api.SHARE_ACKNOWLEDGE, 1, 2, at_once=5000),
-    Row(api.ADD_RAFT_VOTER, 0, 1, needs_cluster(Operation.ALTER)),
-    Row(api.REMOVE_RAFT_VOTER, 0, 0, needs_cluster(Operation.ALTER)),
+    Row(api.UNREGISTER_BROKER, needs_cluster(Operation.ALTER)),
+    Row(api.DESCRIBE_TRANSACTIONS, OWN, parts=("transactional_ids=transaction_states",)),
+    Row(api.LIST_TRANSACTIONS, OWN),
+    Row(api.CONSUMER_GROUP_HEARTBEAT, OWN, at_once=5000),
+    Row(api.CONSUMER_GROUP_DESCRIBE, OWN, parts=("group_ids=groups",)),
+    Row(api.LIST_CONFIG_RESOURCES, needs_cluster(Operation.DESCRIBE_CONFIGS)),
+    Row(api.DESCRIBE_TOPIC_PARTITIONS, OWN),
+    Row(api.SHARE_GROUP_HEARTBEAT, OWN, at_once=5000),
+    Row(api.SHARE_GROUP_DESCRIBE, OWN, parts=("group_ids=groups",)),
+    Row(api.SHARE_FETCH, at_once=5000),
+    Row(api.SHARE_ACKNOWLEDGE, at_once=5000),
+    Row(api.ADD_RAFT_VOTER, needs_cluster(Operation.ALTER)),
+    Row(api.REMOVE_RAFT_VOTER, needs_cluster(Operation.ALTER)),
     Row(
         api.DESCRIBE_SHARE_GROUP_OFFSETS,
-        0,
-        1,
         OWN,
         parts=("groups/topics/partitions=groups/topics/partitions",),
     ),
-    Row(
-        api.ALTER_SHARE_GROUP_OFFSETS, 0, 0, OWN, parts=("topics/partitions=responses/partitions",)
-    ),
+    Row(api.ALTER_SHARE_GROUP_OFFSETS, OWN, parts=("topics/partitions=responses/partitions",)),
     Row(
         api.DELETE_SHARE_GROUP_OFFSETS,
-        0,
-        0,
         needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
         parts=("topics=responses",),
     ),
@@ -525,7 +479,7 @@ def import_coordinators(with_transactions: bool) -> None:
 @cache
 def served_versions(legacy: bool) -> "Mapping[int, tuple[int, int]]":
     """Return the first and last served version of each API, both inclusive."""
-    return {row.key: (row.first_for(legacy=legacy), row.last) for row in ROWS}
+    return {row.key: (row.first_for(legacy=legacy), row.api.last) for row in ROWS}
 
 
 # APIs without a guard that are open to all. Fetch, ShareFetch and ShareAcknowledge check rights in
