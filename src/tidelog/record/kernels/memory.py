@@ -178,22 +178,6 @@ def _put_long(typing_context, data, slot, value):
     return types.void(data, types.int64, types.int64), generate
 
 
-@overload(get_long, jit_options={"forceinline": True})
-def _choose_get_long(data, slot):
-    def run(data, slot):
-        return _get_long(data, slot)
-
-    return run
-
-
-@overload(put_long, jit_options={"forceinline": True})
-def _choose_put_long(data, slot, value):
-    def run(data, slot, value):
-        return _put_long(data, slot, value)
-
-    return run
-
-
 def _hinter(is_write, locality=3):
     """Return a prefetch hint for `locality` (3: all caches); positions may be outside the array."""
 
@@ -210,41 +194,6 @@ def _hinter(is_write, locality=3):
         return types.void(data, types.int64), generate
 
     return intrinsic(hint)
-
-
-_prefetch, _prefetch_many, _fetch = _hinter(1), _hinter(0, 2), _hinter(0)
-
-
-@overload(fetch, jit_options={"forceinline": True})
-def _choose_fetch(data, at):
-    def run(data, at):
-        return _fetch(data, at)
-
-    return run
-
-
-@overload(load_word, jit_options={"forceinline": True})
-def _choose_load_word(data, at):
-    def run(data, at):
-        return _load_word(data, at)
-
-    return run
-
-
-@overload(prefetch_many, jit_options={"forceinline": True})
-def _choose_prefetch_many(data, slot):
-    def run(data, slot):
-        return _prefetch_many(data, slot)
-
-    return run
-
-
-@overload(prefetch, jit_options={"forceinline": True})
-def _choose_prefetch(data, slot):
-    def run(data, slot):
-        return _prefetch(data, slot)
-
-    return run
 
 
 def _storer(size):
@@ -275,6 +224,8 @@ def _copy(typing_context, target, target_at, source, at, size):
 
 
 def _compile_load(plain, load):
+    """Let compiled code call an intrinsic of an array and a position in place of `plain`."""
+
     def choose(data, at):
         def run(data, at):
             return load(data, at)
@@ -285,6 +236,8 @@ def _compile_load(plain, load):
 
 
 def _compile_store(plain, store):
+    """Let compiled code call an intrinsic with a value in place of `plain`."""
+
     def choose(data, at, value):
         def run(data, at, value):
             return store(data, at, value)
@@ -302,10 +255,16 @@ def _copy_bytes(target, target_at, source, at, size):
     return run
 
 
+_compile_load(get_long, _get_long)
+_compile_load(load_word, _load_word)
+_compile_load(prefetch, _hinter(1))
+_compile_load(prefetch_many, _hinter(0, 2))
+_compile_load(fetch, _hinter(0))
 _compile_load(load_byte, _loader(1))
 _compile_load(load_int16, _loader(2))
 _compile_load(load_int32, _loader(4))
 _compile_load(load_int64, _loader(8))
+_compile_store(put_long, _put_long)
 _compile_store(store_byte, _storer(1))
 _compile_store(store_int16, _storer(2))
 _compile_store(store_int32, _storer(4))
