@@ -185,9 +185,7 @@ class _Tally:
     oldest_ms: int = 0  # retention deletes records with earlier create times
     old: int = 0  # number of appended rows with create times before `oldest_ms`
     committed: int = 0  # number of rows that `load_once` appended before it failed
-    batch_bytes: int = BATCH_BYTES  # uncompressed size in bytes at which a batch is finished
     is_complete: bool = False  # whether all rows of the input were appended
-    is_limit_known: bool = False  # whether the topic's age limit is known
     # location of the first number that was written as text
     numbers: list[str] = field(default_factory=list)
 
@@ -236,7 +234,7 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     """
     tally = _Tally()
     try:
-        _append_input(surroundings, options, tally)
+        is_limit_known = _append_input(surroundings, options, tally)
     except StorageFailure as error:
         if tally.is_complete:  # the sync or the close failed
             count = tally.records
@@ -260,11 +258,14 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
             " --infer writes them as numbers"
         )
     if tally.old:
-        _note_old(surroundings, options, tally.old, is_limit_known=tally.is_limit_known)
+        _note_old(surroundings, options, tally.old, is_limit_known=is_limit_known)
 
 
-def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _Tally) -> None:
+def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _Tally) -> bool:
     """Append the rows of the input to the target, and count them in `tally`.
+
+    Returns:
+        Whether the topic's age limit is known.
 
     Raises:
         InvalidInput: A row is invalid; the text states how many rows before it were appended.
@@ -279,13 +280,12 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
         # the error for an unknown topic lists the existing topics
         config = directory.topic(options.topic).config
         tally.oldest_ms = _oldest_ms(surroundings, config)
-        if options.place.access is not None:
+        is_remote = options.place.access is not None
+        batch_bytes = BATCH_BYTES
+        if is_remote:
             # unlike Kafka's Java client, the client library does not split a refused batch
             limit = _BROKER_BATCH_BYTES if config is None else config.max_message_bytes
-            tally.batch_bytes = max(min(limit, _BROKER_BATCH_BYTES), 1)
-        tally.is_limit_known = options.place.access is not None or cast(
-            "Directory", directory
-        ).log_dir.knows_age_limit(options.topic)
+            batch_bytes = max(min(limit, _BROKER_BATCH_BYTES), 1)
         loaded = 0
         if options.once is not None:
             loaded = directory.loaded_rows(options.topic, options.once)
@@ -298,17 +298,18 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
             surroundings.env.clock,
             _live_input(source, options),
         )
-        if options.place.access is not None or options.once is not None:
+        if not options.check and (is_remote or options.once is not None):
             groups = _checked(groups, check, loaded)
         try:
             with _progress(surroundings, source, options) as advance:
                 if options.once is None:
-                    _append_all(directory, groups, options, tally, advance)
+                    _append_all(directory, groups, options, batch_bytes, tally, advance)
                 else:
                     records = chain.from_iterable(groups)
-                    _load_once(surroundings, directory, records, options, tally)
+                    _load_once(surroundings, directory, records, options, batch_bytes, tally)
             tally.is_complete = True
             directory.flush()
+            return is_remote or cast("Directory", directory).log_dir.knows_age_limit(options.topic)
         except InvalidInput as error:
             before = tally.records or tally.committed
             remark = "nothing was appended"
@@ -380,7 +381,10 @@ def _check_of(
 
     topic, codec, clock = options.topic, codec_of(options.codec), surroundings.env.clock
     is_remote = options.place.access is not None
-    rules = _sure_rules(config, codec) if is_remote and config is not None else config
+    rules, sure_codec = config, codec
+    if is_remote and config is not None:
+        # compressed batches may have any size for these rules, so none has to be compressed
+        rules, sure_codec = _sure_rules(config, codec), Codec.NONE
 
     def check(rows: Sequence[InputRecord]) -> None:
         records = [one.record for one in rows]
@@ -393,7 +397,7 @@ def _check_of(
         if config is None or rules is None:
             return
         try:
-            check_records(topic, rules, records, codec, clock.now_ms())
+            check_records(topic, rules, records, sure_codec, clock.now_ms())
         except InvalidTimestamp:
             check_records(topic, config, records, codec, clock.now_ms())  # states the real limit
             raise
@@ -491,6 +495,7 @@ def _load_once(
     directory: "Directory | RemoteDirectory",
     records: Iterator[InputRecord],
     options: ProduceOptions,
+    batch_bytes: int,
     tally: _Tally,
 ) -> None:
     """Append the rows of a source that the topic does not have yet.
@@ -516,7 +521,7 @@ def _load_once(
                 source=options.once,
                 partition=options.partition,
                 codec=codec_of(options.codec),
-                batch_bytes=tally.batch_bytes,
+                batch_bytes=batch_bytes,
             )
     except InvalidInput:
         tally.committed = 0 if directory.loads_are_atomic else len(are_old)
@@ -533,6 +538,7 @@ def _append_all(
     directory: "Directory | RemoteDirectory",
     groups: Iterator[list[InputRecord]],
     options: ProduceOptions,
+    batch_bytes: int,
     tally: _Tally,
     advance: Callable[[], None],
 ) -> None:
@@ -552,7 +558,7 @@ def _append_all(
                 records,
                 partition=partition,
                 codec=codec,
-                batch_bytes=tally.batch_bytes,
+                batch_bytes=batch_bytes,
             )
         except TidelogError as error:
             if before := tally.records:
