@@ -296,13 +296,14 @@ def encode_zones(
     return b"".join((*parts, CRC.pack(crc32c(footer)), END_MAGIC))
 
 
-def with_siblings(data: bytes, siblings: Mapping[str, FileSum]) -> bytes:
+def with_siblings(data: bytes, zone_map: "ZoneMap", siblings: Mapping[str, FileSum]) -> bytes:
     """Return the content of a zone-map file with other checksums of the files beside the log.
 
-    Raises:
-        CorruptIndex, UnsupportedVersion: The footer is damaged, or has an unknown version.
+    Args:
+        data: The file's content.
+        zone_map: The decoded content.
+        siblings: The new checksums, by suffix.
     """
-    zone_map = ZoneMap.decode(data)
     sections = {**zone_map.sections, SIBLINGS_SECTION: _encode_siblings(siblings)}
     encoded = b"".join(_encode_section(*section) for section in sections.items())
     fields = list(TRAILER.unpack(data[-TRAILER_SIZE:]))

@@ -60,7 +60,7 @@ from tidelog.storage.segment.compaction_history import (
     read_history,
     records_left,
 )
-from tidelog.storage.segment.lost_times import ACCEPT, ensure_times, lost_times
+from tidelog.storage.segment.lost_times import accepting, ensure_times, lost_times
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, TopicPartition
 
@@ -603,7 +603,7 @@ def _sources(log: "LogAccess", choice: Choice, options: CleanerOptions) -> Itera
     for source, segment in zip(identities(choice.sources), choice.sources, strict=True):
         is_unreadable = False
         if segment.base_offset in rewritten and not options.accepts_lost_times:
-            _ensure_times(segment)
+            ensure_times(segment, "a compaction", accepting("compact", segment))
         elif segment.base_offset in rewritten and segment.is_tiered:
             is_unreadable = lost_times(segment) is not None
         end = proven_end(segment, segment.append_times, trusted)
@@ -708,14 +708,8 @@ def _refusals(segments: Iterable[ClosedSegment]) -> dict[int, str]:
     refusals: dict[int, str] = {}
     for segment in segments:
         try:
-            _ensure_times(segment)
+            ensure_times(segment, "a compaction", accepting("compact", segment))
         except CorruptFile as error:
             if not segment.was_replaced():  # otherwise the file may not belong to this segment
                 refusals[segment.base_offset] = str(error)
     return refusals
-
-
-def _ensure_times(segment: ClosedSegment) -> None:
-    name = segment.context.topic_partition
-    words = f"compact {name.topic}:{name.partition} {ACCEPT}"
-    ensure_times(segment, "a compaction", f"use `tidelog {words}`")

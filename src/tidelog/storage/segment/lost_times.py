@@ -25,7 +25,7 @@ def ensure_times(segment: Segment, change: str, remedy: str) -> None:
     Args:
         segment: The segment, which is to be rewritten or moved.
         change: What is to be done with the segment, for example "a compaction".
-        remedy: How a user accepts unknown append times.
+        remedy: How a user accepts unknown append times; see `accepting`.
 
     Raises:
         CorruptFile, MissingFile: The file or object of append times is damaged or lost.
@@ -40,6 +40,12 @@ def ensure_times(segment: Segment, change: str, remedy: str) -> None:
     if isinstance(loss, MissingFile):
         raise MissingFile(str(loss.path), loss.operation, reason)
     raise CorruptFile(reason, path=loss.path)
+
+
+def accepting(command: str, segment: Segment) -> str:
+    """Return the remedy of a command that accepts unknown append times of a partition."""
+    name = segment.context.topic_partition
+    return f"use `tidelog {command} {name.topic}:{name.partition} {ACCEPT}`"
 
 
 def lost_times(segment: Segment) -> CorruptFile | MissingFile | None:

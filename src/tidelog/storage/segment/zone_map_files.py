@@ -450,11 +450,12 @@ def renew_sums(context: SegmentContext, base_offset: int, suffixes: Collection[s
         log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
         limit = log_size + files.SMALL_FILE_LIMIT_BYTES
         data = files.read_file(context.env.files, path, limit=limit)
-        old, found = ZoneMap.decode(data).siblings, sum_siblings(context, base_offset)
+        zone_map = ZoneMap.decode(data)
+        old, found = zone_map.siblings, sum_siblings(context, base_offset)
         siblings = {suffix: one for suffix, one in old.items() if suffix not in suffixes}
         siblings |= {suffix: one for suffix, one in found.items() if suffix in suffixes}
         if siblings != old:
-            renewed = with_siblings(data, siblings)
+            renewed = with_siblings(data, zone_map, siblings)
             files.write_atomically(context.env.files, path, renewed, is_durable=False)
             context.pool.forget(path)
     except (CorruptData, UnsupportedVersion):

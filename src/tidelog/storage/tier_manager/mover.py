@@ -43,7 +43,7 @@ from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
-from tidelog.storage.segment.lost_times import ACCEPT, ensure_times
+from tidelog.storage.segment.lost_times import accepting, ensure_times
 from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment
@@ -498,7 +498,7 @@ class Mover:
     def _source(self, segment: ClosedSegment) -> CopySource:
         log = self.log
         if not self._options.accepts_lost_times:
-            _ensure_times(segment)
+            ensure_times(segment, "a move to the tier", accepting("tier", segment))
         if segment.zones_on(ClockName.APPEND) is None:
             zone_map_files.unchanged_map(segment)
             zone_map_files.build_missing([segment])
@@ -558,13 +558,6 @@ class Mover:
         if removed:
             self.swap(lambda manifest: manifest.without_garbage(removed))
             self._report.removed = len(removed)
-
-
-def _ensure_times(segment: ClosedSegment) -> None:
-    """Raise CorruptFile if append times of a local segment are damaged or lost."""
-    name = segment.context.topic_partition
-    words = f"tier {name.topic}:{name.partition} {ACCEPT}"
-    ensure_times(segment, "a move to the tier", f"use `tidelog {words}`")
 
 
 def _is_local_damage(error: Exception) -> bool:
@@ -718,7 +711,7 @@ def _refused(waiting: Sequence[Segment]) -> str | None:
     for segment in filter(None, map(as_closed, waiting)):
         try:
             with typed_reads(segment.log_path):
-                _ensure_times(segment)
+                ensure_times(segment, "a move to the tier", accepting("tier", segment))
         except CorruptData as error:
             if not segment.was_replaced():  # otherwise the file may not belong to this segment
                 return f"{error}{_LATER}"
