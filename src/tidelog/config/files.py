@@ -54,7 +54,7 @@ def read_settings(name: str, content: bytes) -> SettingsFile:
     """
     if name.endswith(".toml"):
         return SettingsFile(name, _read_toml(name, content))
-    return _read_properties(name, _decoded(content))
+    return read_properties(name, _decoded(content))
 
 
 def setting_texts(table: Mapping[str, object]) -> dict[str, str]:
@@ -112,7 +112,12 @@ def _text(name: str, value: object) -> str:
             raise ConfigError(name, None, allowed)
 
 
-def _read_properties(name: str, text: str) -> SettingsFile:
+def read_properties(name: str, text: str) -> SettingsFile:
+    """Read the settings of a Java properties file; if a name occurs twice, its last value counts.
+
+    Raises:
+        ConfigError: A line has no name or an invalid escape; the error names the line.
+    """
     settings = SettingsFile(name, {})
     for number, line in _logical_lines(text):
         parts = _PROPERTY.fullmatch(line)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from tidelog.config.files import read_properties
 from tidelog.errors import ConfigError
 
 # Maximum number of records that a consumer takes from its queue at a time.
@@ -17,10 +18,8 @@ POLL_RECORDS: Final = 5_000
 # Maximum size of a producer's queue, in KiB; a caller or task waits while the queue is full.
 QUEUE_KBYTES: Final = 64 << 10
 
-_LINE: Final = re.compile(r"((?:\\.|[^=:\s\\])+)\s*[=:\s]?\s*(.*)", re.DOTALL)
 _JAAS_MODULE: Final = re.compile(r"([\w.$]+)\s+required\s*(.*?);?\s*", re.DOTALL)
 _JAAS_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;]+))")
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 # librdkafka's names of Java's settings whose values have the same meaning.
 _RENAMED: Final = {
@@ -58,10 +57,10 @@ def client_settings(text: str) -> dict[str, str]:
     """Return librdkafka's settings for the text of a properties file.
 
     Raises:
-        ConfigError: librdkafka can't use the value of a setting, such as a Java key store; the
-            message names the setting to use instead.
+        ConfigError: A line is invalid; or librdkafka can't use the value of a setting, such as a
+            Java key store, and the message names the setting to use instead.
     """
-    return translate_settings(read_properties(text))
+    return translate_settings(read_properties("client settings", text).texts)
 
 
 def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
@@ -71,48 +70,6 @@ def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
         if key not in WITHOUT_MEANING:
             settings |= _translated(key, value, properties)
     return settings
-
-
-def read_properties(text: str) -> dict[str, str]:
-    """Return names and values of a Java properties file.
-
-    If a name occurs twice, its last value counts.
-    """
-    properties: dict[str, str] = {}
-    for line in _logical_lines(text):
-        parts = _LINE.fullmatch(line)
-        if parts is not None:
-            properties[_unescaped(parts[1])] = _unescaped(parts[2].strip())
-    return properties
-
-
-def _logical_lines(text: str) -> list[str]:
-    """Return the lines without comments and blank lines.
-
-    A backslash at the end continues a line.
-    """
-    lines: list[str] = []
-    joined = ""
-    for raw in text.splitlines():
-        line = raw.lstrip()
-        if not joined and (not line or line[0] in "#!"):
-            continue
-        joined += line
-        if (len(joined) - len(joined.rstrip("\\"))) % 2:
-            joined = joined[:-1]
-            continue
-        lines.append(joined)
-        joined = ""
-    return [*lines, joined] if joined else lines
-
-
-def _unescaped(text: str) -> str:
-    def plain(match: re.Match[str]) -> str:
-        if match[1]:
-            return chr(int(match[1], 16))
-        return _ESCAPES.get(match[2], match[2])
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", plain, text, flags=re.DOTALL)
 
 
 def _translated(key: str, value: str, properties: Mapping[str, str]) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tidelog.config.files import read_properties
 from tidelog.errors import ConfigError
-from tidelog.remote.client_settings import client_settings, read_properties
+from tidelog.remote.client_settings import client_settings
 
 
 def test_lines_as_java_reads_them() -> None:
@@ -20,7 +21,7 @@ def test_lines_as_java_reads_them() -> None:
     empty=
     a=last
     """
-    assert read_properties(text) == {
+    assert read_properties("client.properties", text).texts == {
         "a": "last",
         "b": "two words",
         "c": "3",

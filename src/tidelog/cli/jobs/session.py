@@ -76,12 +76,14 @@ def read_place(
     Raises:
         UsageProblem, InvalidRequest: The text is not a valid place, the settings can't be read, or
             the settings don't apply to this kind of place.
+        ConfigError: A line of the settings is invalid.
     """
-    from tidelog.remote.client_settings import read_properties
+    from tidelog.config.files import read_properties
 
     client = {}
     if command_config is not None:
-        client = read_properties(read_settings_text(surroundings, command_config))
+        content = read_settings_text(surroundings, command_config)
+        client = read_properties(command_config, content).texts
         client.pop("bootstrap.servers", None)
     return Place.parse(text, client=client, store=store or {})
 
