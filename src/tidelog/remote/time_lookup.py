@@ -218,16 +218,20 @@ def _refuse_unstamped_record(
 def last_record_below(
     cluster: ClusterView, partition: TopicPartition, start: int, end: int
 ) -> RemoteRecord | None:
-    """Return the last data record with an offset in [start, end); None if there is none."""
+    """Return the last data record with an offset in [start, end); None if there is none.
+
+    Compaction and transaction markers leave offsets without a data record. So the search goes back
+    in growing steps, and reads each range of offsets only once.
+    """
     step = 1
     while start < end:
         first = max(end - step, start)
         last = None
         for record in cluster.records(partition, first, end):
             last = record
-        if last is not None or first == start:
+        if last is not None:
             return last
-        step *= 2
+        end, step = first, 2 * step
     return None
 
 

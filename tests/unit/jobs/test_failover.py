@@ -23,10 +23,10 @@ from tidelog.jobs.failover.rules import (
     Reference,
     Start,
     StartKind,
-    last_before,
     read_references,
     search_time,
 )
+from tidelog.remote.time_lookup import last_record_below
 from tidelog.remote.view import Committed, Member
 from tidelog.types import (
     ClockName,
@@ -133,7 +133,7 @@ class TestReferences:
         a.skip(P0, 3)
         append_all(a, 200)
         assert read_references(a, {P0: Committed(2)})[P0].time_ms == 200
-        last = last_before(a, P0, 0, 4)
+        last = last_record_below(a, P0, 0, 4)
         assert last is not None
         assert last.offset == 0
 

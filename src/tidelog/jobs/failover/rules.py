@@ -68,14 +68,9 @@ from typing import Final
 from tidelog.amounts import plural
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.partitioner import partition_of
-from tidelog.remote.time_lookup import searched_by_append
+from tidelog.remote.time_lookup import last_record_below, searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
-
-# The search for the last record before a position first reads this number of offsets directly
-# before the position. If these offsets have no record, the search reads twice as many offsets
-# before them, and so on.
-_STEP_BACK: Final = 64
 
 # Maximum accepted difference in ms between this machine's clock and other clocks.
 CLOCKS_APART_MS: Final = 60_000
@@ -281,29 +276,9 @@ def _records_before(
     for partition, offset in offsets.items():
         record = near.get(partition)
         if record is None or record.offset >= offset:
-            record = last_before(view, partition, marks[partition].start, offset)
+            record = last_record_below(view, partition, marks[partition].start, offset)
         records[partition] = record
     return records
-
-
-def last_before(
-    view: ClusterView, partition: TopicPartition, start: int, offset: int
-) -> RemoteRecord | None:
-    """Return the last data record in the offsets [start, offset); None if there is no record.
-
-    Compaction and transaction markers leave offsets without a data record. So the search goes back
-    in growing steps, and reads each range of offsets only once.
-    """
-    end, step = offset, _STEP_BACK
-    while end > start:
-        begin = max(end - step, start)
-        last = None
-        for record in view.records(partition, begin, end):
-            last = record
-        if last is not None:
-            return last
-        end, step = begin, step * 2
-    return None
 
 
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
