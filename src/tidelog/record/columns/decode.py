@@ -30,7 +30,13 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tidelog.errors import CorruptRecord, InvalidRequest, MissingDependency, TidelogError
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptRecord,
+    InvalidRequest,
+    MissingDependency,
+    TidelogError,
+)
 from tidelog.record.columns.arrays import (
     COLUMN_TYPES,
     NO_BINARY,
@@ -142,8 +148,6 @@ class Decoder:
         slot = int(progress[progress_at.BATCH])
         if sums.size:
             self._stats.add(table[:slot], slot)
-        if status == layout.BAD_SUM:
-            raise bad_sum(table[slot], at)
         if status != layout.DONE:
             raise corrupt(status, at, table[slot], is_joined=is_joined)
 
@@ -252,8 +256,15 @@ def _batch_at(table: "Longs", at: int) -> "Longs":
     return batch
 
 
-def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
-    """Return the error for a kernel's status, with the position of the damage in the log."""
+def corrupt(
+    status: int, at: int, batch: "Longs", *, is_joined: bool
+) -> CorruptBatch | CorruptRecord:
+    """Return the error for a kernel's status, with the position of the damage in the log.
+
+    With BAD_SUM, `at` is the checksum of the batch's bytes.
+    """
+    if status == layout.BAD_SUM:
+        return bad_sum(batch, at)
     reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
     if not is_joined:
         return CorruptRecord(reason, at=at, offset=offset)
@@ -324,8 +335,6 @@ def _fold(  # noqa: PLR0913 - see `fold_group`
     slot = int(progress[progress_at.BATCH])
     if sums.size:
         stats.add(table[:slot], slot)
-    if status == layout.BAD_SUM:
-        raise bad_sum(table[slot], at)
     if status != layout.DONE:
         raise corrupt(status, at, table[slot], is_joined=is_joined)
 

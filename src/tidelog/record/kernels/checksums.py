@@ -184,9 +184,12 @@ def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
 
 
 @inlined
-def sum_bytes(data: Bytes, start: int, end: int, table: Longs) -> int:
-    """Return the checksum of `data[start:end]`; meant for a few bytes."""
-    crc = UINT32_MAX
+def sum_bytes(crc: int, data: Bytes, start: int, end: int, table: Longs) -> int:
+    """Return the checksum of the bytes with checksum `crc`, followed by `data[start:end]`.
+
+    For the checksum of `data[start:end]` alone, `crc` is 0. The function is meant for a few bytes.
+    """
+    crc ^= UINT32_MAX
     for at in range(start, end):
         crc = table[(crc ^ load_byte(data, at)) & 0xFF] ^ (crc >> 8)
     return crc ^ UINT32_MAX
@@ -235,11 +238,8 @@ def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     """
     at = 0
     while at < rows.size:
-        end = at + row_size - 4
-        crc ^= UINT32_MAX
-        for position in range(at, end):
-            crc = table[(crc ^ load_byte(rows, position)) & 0xFF] ^ (crc >> 8)
-        crc ^= UINT32_MAX
+        end = at + row_size - _LENGTH_BYTES
+        crc = sum_bytes(crc, rows, at, end, table)
         if load_int32(rows, end) & UINT32_MAX != crc:
             break
         at += row_size
@@ -256,7 +256,7 @@ def sum_rows(rows: Bytes, row_size: int, table: Longs, out: Longs) -> None:
         out: int64[n].
     """
     for row in range(out.size):
-        out[row] = sum_bytes(rows, row * row_size, (row + 1) * row_size, table)
+        out[row] = sum_bytes(0, rows, row * row_size, (row + 1) * row_size, table)
 
 
 @kernel
@@ -274,10 +274,7 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     """
     for row in range(rows.size // row_size):
         at, end = row * row_size, (row + 1) * row_size - _LENGTH_BYTES
-        crc ^= UINT32_MAX
-        for position in range(at, end):
-            crc = table[(crc ^ load_byte(rows, position)) & 0xFF] ^ (crc >> 8)
-        crc ^= UINT32_MAX
+        crc = sum_bytes(crc, rows, at, end, table)
         store_int32(rows, end, crc)
     return crc
 
@@ -387,13 +384,19 @@ def sum_span(data: Bytes, start: int, end: int, table: Longs) -> int:
     while end - at >= 3 * NEAR:
         crc = _add_three(crc, data, at, NEAR, table, _NEAR_AT)
         at += 3 * NEAR
+    return _add_short(crc, data, at, end) ^ UINT32_MAX
+
+
+@inlined
+def _add_short(crc: int, data: Bytes, at: int, end: int) -> int:
+    """Return the CRC register after `data[at:end]`, which is processed in one run."""
     while end - at >= WORD_SIZE:
         crc = add_word(crc, data, at)
         at += WORD_SIZE
     while at < end:
         crc = add_byte(crc, data, at)
         at += 1
-    return crc ^ UINT32_MAX
+    return crc
 
 
 @inlined
@@ -408,13 +411,7 @@ def has_right_sum(data: Bytes, at: int, size: int) -> bool:
 
     This function processes one run only, so it needs no table, and is fast for small batches.
     """
-    crc, position, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
-    while end - position >= WORD_SIZE:
-        crc = add_word(crc, data, position)
-        position += WORD_SIZE
-    while position < end:
-        crc = add_byte(crc, data, position)
-        position += 1
+    crc = _add_short(UINT32_MAX, data, at + ATTRIBUTES_AT, at + size)
     return (crc ^ UINT32_MAX) == (load_int32(data, at + CRC_AT) & UINT32_MAX)
 
 

@@ -30,7 +30,6 @@ from tidelog.record.kernels.layout import (
     BASE_OFFSET,
     BASE_TIMESTAMP,
     BODY_END,
-    BODY_START,
     CRC,
     CREATE_LOST,
     CREATE_STATE,
@@ -52,9 +51,9 @@ from tidelog.record.kernels.records import (
     Filter,
     is_inside,
     is_selected,
+    open_batch,
     parse_record,
 )
-from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 # Fields of a row.
@@ -473,11 +472,7 @@ def fold_batches(
                 checksum = sum_batch(data, batch, sums)
                 if checksum != batch[CRC]:
                     return BAD_SUM, checksum
-            progress[AT] = batch[BODY_START]
-            progress[RECORD] = 0
-            progress[LAST_DELTA] = -1
-            count = batch[RECORD_COUNT]
-            if count < 0 or count * RECORD_SIZE_MIN > batch[BODY_END] - batch[BODY_START]:
+            if not open_batch(batch, progress):
                 return BAD_COUNT, progress[AT]
         status = _fold_records(data, batch, rows, into, progress)
         if status == DONE and progress[AT] != batch[BODY_END]:

@@ -243,17 +243,22 @@ def decode_batches(
 
 
 @inlined
+def open_batch(batch: Longs, progress: Longs) -> bool:
+    """Set `progress` to the first record; return whether the body has room for the records."""
+    progress[AT] = batch[BODY_START]
+    progress[RECORD] = 0
+    progress[LAST_DELTA] = -1
+    count = batch[RECORD_COUNT]
+    return bool(0 <= count * RECORD_SIZE_MIN <= batch[BODY_END] - batch[BODY_START])
+
+
+@inlined
 def _decode_batch(
     data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
 ) -> int:
     """Decode one batch, or the records of the batch that are not decoded yet."""
-    if progress[AT] == UNOPENED:
-        progress[AT] = batch[BODY_START]
-        progress[RECORD] = 0
-        progress[LAST_DELTA] = -1
-        count = batch[RECORD_COUNT]
-        if count < 0 or count * RECORD_SIZE_MIN > batch[BODY_END] - batch[BODY_START]:
-            return BAD_COUNT
+    if progress[AT] == UNOPENED and not open_batch(batch, progress):
+        return BAD_COUNT
     status = _decode_records(data, batch, rows, out, progress, view_start)
     if status == DONE and progress[AT] != batch[BODY_END]:
         return BAD_REST

@@ -301,7 +301,7 @@ def sum_batches(log: Bytes, table: Longs, rows: Longs, sums: SumTables) -> None:
     """
     for slot in range(table.shape[0]):
         start, size = table[slot, POSITION], table[slot, SIZE]
-        head = sum_bytes(log, start, start + ATTRIBUTES_AT, sums.table)
+        head = sum_bytes(0, log, start, start + ATTRIBUTES_AT, sums.table)
         covered = size - ATTRIBUTES_AT
         rows[slot, ZONE_CRC] = join_sums(head, table[slot, CRC], covered, sums.powers)
 
