@@ -83,6 +83,22 @@ class _Lent:
     since_ms: int
 
 
+def _ensure_compacted(node: "Node", name: TopicPartition) -> None:
+    if not node.log_dir.topic(name.topic).config.is_compacted:
+        raise InvalidRequest(f"{name.topic} is not compacted: its cleanup.policy lacks compact")
+
+
+async def _flush(node: "Node", name: TopicPartition, *, roll: bool) -> None:
+    """Open a partition, and flush it unless it is offline; `roll` first ends its active segment."""
+    await node.partitions.open_beside([name], node.work)
+    partition = node.partitions.get(name.topic, name.partition)
+    if partition.failure is not None:
+        return
+    if roll:
+        partition.log.roll()
+    await partition.flushed()
+
+
 class LentJobs:
     """Cleaning jobs that clients do instead of the broker (lent jobs)."""
 
@@ -130,19 +146,13 @@ class LentJobs:
             TidelogError: The partition could not be inspected.
         """
         node = self._node
-        if not node.log_dir.topic(name.topic).config.is_compacted:
-            raise InvalidRequest(f"{name.topic} is not compacted: its cleanup.policy lacks compact")
+        _ensure_compacted(node, name)
         await self._end(name)
         if name in self._at_work:
             raise InvalidRequest(f"{name} is already being compacted")
         self._at_work.add(name)
         try:
-            await node.partitions.open_beside([name], node.work)
-            partition = node.partitions.get(name.topic, name.partition)
-            if roll and partition.failure is None:
-                partition.log.roll()
-            if partition.failure is None:
-                await partition.flushed()
+            await _flush(node, name, roll=roll)
             target = self._target(name)
             decision, job = await self._in(partial(target.inspect, is_asked=is_asked))
         except BaseException:
@@ -583,9 +593,7 @@ class LogCleaner:
                 or the partition has a tier.
             TidelogError: The cleaning failed.
         """
-        info = self._node.log_dir.topic(name.topic)
-        if not info.config.is_compacted:
-            raise InvalidRequest(f"{name.topic} is not compacted: its cleanup.policy lacks compact")
+        _ensure_compacted(self._node, name)
         if name in self._at_work:
             raise InvalidRequest(f"{name} is already being compacted")
         self._at_work.add(name)
@@ -602,12 +610,7 @@ class LogCleaner:
         try:
             if self._is_stopping:
                 raise CleaningFailed("the broker is stopping")
-            await node.partitions.open_beside([name], node.work)
-            partition = node.partitions.get(name.topic, name.partition)
-            if roll and partition.failure is None:
-                partition.log.roll()
-            if partition.failure is None:
-                await partition.flushed()
+            await _flush(node, name, roll=roll)
             return await self._cleaned(worker, name, is_asked=is_asked)
         finally:
             self._workers.remove(worker)

@@ -11,7 +11,6 @@ same connection before the session expires, as the same user with the same mecha
 Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """
 
-import asyncio
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
@@ -298,14 +297,9 @@ class SaslSession:
         self._node.metrics.login_failed(mechanism)
         text = "authentication of %s with %s failed: %s"
         LOGGER.warning(text, self._facts.host, mechanism, error)
-        is_over = asyncio.get_running_loop().create_future()
         base_ms = self._node.config.connection_failed_authentication_delay_ms
         delay_ms = self._node.failed_logins.delay_ms(self._facts.host, base_ms)
-        timer = self._node.timers.after(delay_ms, lambda: is_over.set_result(None))
-        try:
-            await is_over
-        finally:
-            timer.cancel()
+        await self._node.timers.pause(delay_ms)
 
 
 def _illegal(request: ReceivedRequest) -> Pieces:

@@ -71,6 +71,15 @@ class Timers:
             self.on_earlier()
         return timer
 
+    async def pause(self, delay_ms: int) -> None:
+        """Wait for `delay_ms`, by monotonic time."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.after(delay_ms, lambda: over.set_result(None))
+        try:
+            await over
+        finally:
+            timer.cancel()
+
     def put_off(self, timer: Timer | None, delay_ms: int) -> bool:
         """Postpone a timer that has not run yet to `delay_ms` from now.
 

@@ -89,7 +89,7 @@ class MarkerWriter:
             if not remaining:
                 self._finish(transaction)
                 return
-            await self._pause(delay_ms)
+            await self._timers.pause(delay_ms)
             delay_ms = min(2 * delay_ms, RETRY_MS_MAX)
 
     async def _write(
@@ -113,14 +113,6 @@ class MarkerWriter:
                 name = metadata.transactional_id
                 LOGGER.warning("%s: marker of %s: %s", partition, name, code.name)
         return codes
-
-    async def _pause(self, delay_ms: int) -> None:
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._timers.after(delay_ms, lambda: over.set_result(None))
-        try:
-            await over
-        finally:
-            timer.cancel()
 
     def _finish(self, transaction: Transaction) -> None:
         """Write the completion after all markers; if the write fails, retry it later."""
