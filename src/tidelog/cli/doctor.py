@@ -159,7 +159,8 @@ def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mend
     from tidelog.storage.checks.directory_check import check_verdict
 
     output.print_verdict(surroundings, check_verdict(check, findings, open_findings), kind)
-    _print(surroundings, findings, open_findings, kind)
+    if findings or open_findings or kind is not Format.TABLE:
+        output.print_rows(surroundings, COLUMNS, _rows(findings, open_findings), kind)
     if kind is Format.JSON and not findings and not open_findings and not check.unseen:
         output.print_object(
             surroundings, {"path": check.path, "sound": True, "partitions": len(check.partitions)}
@@ -225,16 +226,6 @@ def _body_check(total_bytes: int) -> "BodyCheck":
     except ImportError:
         return check_body
     return kernel_check
-
-
-def _print(
-    surroundings: Surroundings,
-    findings: "Sequence[Finding]",
-    open_findings: "Sequence[Finding]",
-    kind: Format,
-) -> None:
-    if findings or open_findings or kind is not Format.TABLE:
-        output.print_rows(surroundings, COLUMNS, _rows(findings, open_findings), kind)
 
 
 def _rows(findings: "Sequence[Finding]", open_findings: "Sequence[Finding]") -> list[list[Cell]]:

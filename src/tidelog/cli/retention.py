@@ -133,7 +133,8 @@ def why(
             for segment in story.segments:
                 output.print_object(surroundings, segment_object(name, story, segment, zone))
     else:
-        _print_csv(surroundings, stories, zone)
+        rows = [_csv_row(name, segment) for name, story in stories for segment in story.segments]
+        output.print_rows(surroundings, _CSV, rows, kind, zone=zone)
 
 
 def segment_object(
@@ -195,15 +196,6 @@ _CSV: Final = output.columns(
     output.time("record_time", "kafka_until"),
     "due",
 )
-
-
-def _print_csv(
-    surroundings: Surroundings,
-    stories: "list[tuple[TopicPartition, PartitionStory]]",
-    zone: str | None,
-) -> None:
-    rows = [_csv_row(name, segment) for name, story in stories for segment in story.segments]
-    output.print_rows(surroundings, _CSV, rows, Format.CSV, zone=zone)
 
 
 def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:

@@ -97,7 +97,7 @@ class FolderStore(TwoRequestStore):
         keys = [
             join_key(prefix, entry.name)
             for entry in entries
-            if not entry.is_dir and entry.name != LOCK_NAME and not _is_part(entry.name)
+            if not entry.is_dir and entry.name != LOCK_NAME and not entry.name.endswith(PART_SUFFIX)
         ]
         infos = [info for info in map(self.head, keys) if info is not None]
         return infos, [entry.name for entry in entries if entry.is_dir]
@@ -171,10 +171,6 @@ class FolderStore(TwoRequestStore):
                 self._fs.sync_dir(self._path(key).rpartition("/")[0])
         except FileNotFoundError:
             return
-
-
-def _is_part(name: str) -> bool:
-    return name.endswith(PART_SUFFIX)
 
 
 def _write(file: File, parts: Iterator[bytes]) -> None:

@@ -318,7 +318,7 @@ class ObjectFiles(LayeredFiles):
         info = self._info(key)
         if info is None:
             raise FileNotFoundError(errno.ENOENT, "No such object", path)
-        if info.size > SMALL_BYTES or _is_log(key):
+        if info.size > SMALL_BYTES or key.endswith(".log"):
             return _ObjectFile(path, self._reader(info))
         fits = info.size <= self._block_bytes
         if fits and (cached := self._blocks.get(_block_name(info))) is not None:
@@ -387,11 +387,6 @@ class ObjectFiles(LayeredFiles):
         if any(map(self.is_remote, paths)):
             _refuse(paths[-1])
         return self.below
-
-
-def _is_log(key: str) -> bool:
-    """Return whether an object is a log, which must be read in the version that was listed."""
-    return key.endswith(".log")
 
 
 OBSTORE_FAMILIES: Final = frozenset({"s3", "gs", "az", "memory"})

@@ -59,14 +59,10 @@ def mark_of(segment: "Segment", start: int, end: int) -> Mark:
         base_offset=segment.base_offset,
         start=start,
         end=end,
-        sum=_tail_sum(segment, start, end),
+        sum=crc32c(bytes(segment.view(max(start, end - TAIL_BYTES), end))),
         size=-1 if segment.is_active else segment.stat().size,
         zones=-1 if zones is None else zones.total.crc,
     )
-
-
-def _tail_sum(segment: "Segment", start: int, end: int) -> int:
-    return crc32c(bytes(segment.view(max(start, end - TAIL_BYTES), end)))
 
 
 def still_fits(segment: "Segment", mark: Mark) -> bool:

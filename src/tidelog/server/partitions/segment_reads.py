@@ -618,15 +618,11 @@ def _floor(segment: Segment, offset: int, source: SegmentBytes) -> tuple[int, Bu
     key, position = source.offset_index(segment).lookup(offset)
     if not position:
         return 0, None
-    window = _window(segment, position, source)
+    window = source.read(segment, position, min(position + WINDOW_BYTES, segment.size_bytes))
     if _is_proven(segment, key, window):
         return position, window
     source.distrust(segment, misfit(segment.log_path, key, position))
     return segment.offset_index.lookup(offset)[1], None
-
-
-def _window(segment: Segment, position: int, source: SegmentBytes) -> Buffer:
-    return source.read(segment, position, min(position + WINDOW_BYTES, segment.size_bytes))
 
 
 def _is_proven(segment: Segment, key: int, window: Buffer) -> bool:

@@ -153,7 +153,7 @@ def set_aside(
     end = size if has_segment else parting.end
     if parting.start < end:
         recovery.copy_range(context, parting.path, parting.aside_path, parting.start, end)
-    times = _read_times(context, base)
+    times = TailSegment.empty(context, base).read_append_times()
     is_new = not has_segment and (resumes_at > parting.next_offset or end < size)
     if is_new:
         target = context.path(resumes_at, files.LOG_SUFFIX)
@@ -171,10 +171,6 @@ def set_aside(
         recovery.sync_files(context, earlier, files.PRIMARY_SUFFIXES)
     fs.sync_dir(context.directory)
     save_recovery_point(resumes_at)
-
-
-def _read_times(context: SegmentContext, base: int) -> AppendTimes:
-    return TailSegment.empty(context, base).read_append_times()
 
 
 def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -> AppendTimes:

@@ -232,7 +232,7 @@ class LogView(ABC):
         append_ms = self.append_times_of(segment).time_at(offset)
         if append_ms is not None:
             return append_ms
-        for part in self._slices_at(offset):
+        for part in slices(self._list.all, offset, offset + 1):
             for _, batch in part.batches():
                 return stamped_ms(batch)
         return None
@@ -253,10 +253,6 @@ class LogView(ABC):
             return noted.largest_append_ms if noted.is_append_known else noted.mtime_ms
         append_ms = self.append_times_of(segment).time_at(offset)
         return segment.mtime_ms() if append_ms is None else append_ms
-
-    def _slices_at(self, offset: int) -> Iterator[LogSlice]:
-        """Yield the slice that contains `offset`; yield nothing if its segment is empty."""
-        return slices(self._list.all, offset, offset + 1)
 
     def segment_of(self, offset: int) -> Segment | None:
         """Return the segment that contains `offset`, None if the offset is outside the log."""
