@@ -8,11 +8,11 @@ the progress.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from tidelog.errors import InvalidRequest
 from tidelog.lazy_dataclass import dataclass
@@ -73,12 +73,9 @@ PARTS_AT_ONCE: Final = 10_000
 _LOOK_SECONDS: Final = 0.25
 
 
-class Work(Protocol):
-    """Function that processes a part in a worker; must be picklable, and small when pickled."""
-
-    def __call__(self, part: str) -> tuple[object, ...]:
-        """Process a part; return its row as a tuple of values, in the order of the schema."""
-        ...
+# Function that processes a part in a worker, and returns its row as a tuple of values, in the order
+# of the schema. The function must be picklable, and small when pickled.
+Work: TypeAlias = Callable[[str], tuple[object, ...]]
 
 
 def run_parts(

@@ -8,9 +8,9 @@ import pytest
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 from tidelog.jobs.audit.work import KeyPart, read_cells
-from tidelog.jobs.lag.work import CountSplit, decode_counts
+from tidelog.jobs.lag.work import count_split, decode_counts
 from tidelog.jobs.latency.job import ReduceSplit
-from tidelog.jobs.reindex.job import DoPart
+from tidelog.jobs.reindex.job import do_part
 from tidelog.jobs.reindex.work import PartDone
 from tidelog.objects.object_files import env_for, shared_store
 from tidelog.scan import plan
@@ -63,7 +63,9 @@ def test_counts_of_splits(place: str) -> None:
     planned = plan(place, TOPIC, split_bytes=3000, env=env_for(place))
     total = 0
     for split in planned:
-        (text,) = CountSplit(Place(place))(json.dumps([encode_split(split), [0, split.end_offset]]))
+        (text,) = count_split(
+            Place(place), json.dumps([encode_split(split), [0, split.end_offset]])
+        )
         counts = decode_counts(str(text))
         assert {cell.interval for cell in counts} == {0}
         total += sum(n for cell, n in counts.items() if cell.clock == "record")
@@ -73,17 +75,17 @@ def test_counts_of_splits(place: str) -> None:
 
 
 def test_partitions_and_maps(place: str, tmp_path: Path) -> None:
-    (text,) = DoPart(Place(place), "check", None)(json.dumps([TOPIC, 0, []]))
+    (text,) = do_part(Place(place), "check", None, json.dumps([TOPIC, 0, []]))
     done = PartDone.decode(str(text))
     assert not done.is_blind
     assert not [finding for finding in done.left if finding.counts]
     assert done.segments > 1
     cache = str(tmp_path / "cache")
     bases = list(range(10_000))
-    (text,) = DoPart(Place(place), "cache", cache)(json.dumps([TOPIC, 0, bases]))
+    (text,) = do_part(Place(place), "cache", cache, json.dumps([TOPIC, 0, bases]))
     there = PartDone.decode(str(text))
     assert (there.maps_there, there.maps_built) == (done.segments - 1, 0)
-    (text,) = DoPart(Place(place), "cache-check", cache)(json.dumps([TOPIC, 0, bases]))
+    (text,) = do_part(Place(place), "cache-check", cache, json.dumps([TOPIC, 0, bases]))
     checked = PartDone.decode(str(text))
     assert (checked.maps_there, list(checked.left)) == (there.maps_there, [])
 

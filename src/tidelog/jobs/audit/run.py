@@ -58,11 +58,11 @@ from tidelog.jobs.audit.work import (
     REDUCED,
     ComparePart,
     KeyPart,
-    OrderPart,
     RecordPosition,
     ReducePart,
     displaced_in,
     key_parts,
+    order_part,
     read_cells,
 )
 from tidelog.lazy_dataclass import dataclass
@@ -570,7 +570,7 @@ def _check_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[s
         keys = plural(count, "key")
         work.plan.options["listener"].note(f"{pair.name}: checking the order of {keys}")
         parts = [json.dumps(sections) for sections in selected]
-        rows = run_parts(work.spark, parts, OrderPart(work.folder), ORDERED)
+        rows = run_parts(work.spark, parts, partial(order_part, work.folder), ORDERED)
         cells = (row["displaced"] for row in rows)
         tables = [_pairs(cell) for cell in cells if isinstance(cell, bytes)]
     displaced = differences_of_pairs(np.concatenate([_pairs(b""), *tables]))

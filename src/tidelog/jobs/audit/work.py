@@ -3,7 +3,7 @@
 1. `ReducePart` reads a part of A or B and reduces it to rows by key. The task writes the rows to
    files in the audit's folder, and returns only the run (range of offsets, file names and counts)
    to the driver.
-2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A chunk
+2. `ComparePart` compares some chunks of both sides; `order_part` checks the order of keys. A chunk
    contains a range of key hashes. A task reads its chunks in the files of all partitions on both
    sides, so all rows of a key are compared by one task.
 3. `KeyPart` reads the keys for the differences that the report lists, because rows contain only
@@ -334,15 +334,12 @@ def _table_of(rows: "Longs") -> KeyTable | None:
 ORDERED: Final = "displaced binary"
 
 
-@dataclass(frozen=True, slots=True)
-class OrderPart:
-    """Task that checks the order of keys in a pair of partitions (A, B); implements `Work`."""
+def order_part(folder: str, part: str) -> tuple[object, ...]:
+    """Check the order of keys in a pair of partitions (A, B), in a Spark task; implements `Work`.
 
-    folder: str
-
-    def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list of sections, see `run.Section`."""
-        return (displaced_in(os_env(), self.folder, json.loads(part)).tobytes(),)
+    `part` is a JSON list of sections, see `run.Section`.
+    """
+    return (displaced_in(os_env(), folder, json.loads(part)).tobytes(),)
 
 
 def displaced_in(env: Env, folder: str, sections: Sequence[tuple[str, int, int, int]]) -> "Longs":

@@ -37,6 +37,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -116,7 +117,7 @@ class TierTasks:
             for part in parts_of(job, self.part_bytes if is_divisible else None)
         ]
         at_once = max(_ROUND * parallelism(self.spark), _ROUND_MIN)
-        work = TierPart(self.directory, tuple(self.store.items()))
+        work = partial(tier_part, self.directory, dict(self.store))
         for start in range(0, len(parts), at_once):
             with failing_with_our_words(job):
                 rows = run_parts(self.spark, parts[start : start + at_once], work, _REWRITTEN)
@@ -152,40 +153,34 @@ def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
         raise CleaningFailed(f"{job.topic}-{job.partition}: {words[1]}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class TierPart:
-    """Task that rewrites a part of a tier's compaction job; implements `Work`.
+def tier_part(directory: str, store: Mapping[str, str], part: str) -> tuple[object, ...]:
+    """Rewrite a part of a tier's compaction job, in a Spark task; implements `Work`.
 
-    Attributes:
+    Args:
         directory: The directory of topics.
         store: Settings of the object store.
+        part: A JSON list: a job, and the manifest's rows of its segments.
     """
-
-    directory: str
-    store: tuple[tuple[str, str], ...]
-
-    def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list: a job, and the manifest's rows of its segments."""
-        text, rows = json.loads(part)
-        job, env = CleaningJob.from_json(text), env_for(self.directory, None, dict(self.store))
-        with (
-            LogDir.open(self.directory, env=env) as log_dir,
-            TemporaryDirectory(prefix="tidelog-compact-") as folder,
-        ):
-            name = TopicPartition(job.topic, job.partition)
-            log = log_dir.reader(name.topic, name.partition)
-            view = log.tier
-            if view is None:
-                raise CleaningFailed(f"{self.directory}: {name} has no tier here")
-            cleaner = TierCleaner(
-                workplace=Workplace(log, folder),
-                tier=PartitionTier(log_dir.tier_files.store(view.record.url), view.record.folder),
-                tier_files=log_dir.tier_files,
-                draw_uid=lambda: f"{env.random.getrandbits(128):032x}",
-            )
-            segments = [view.segment(decode_row(row)) for row in rows]
-            rewritten = cleaner.rewritten(job, {each.base_offset: each for each in segments})
-        return (rewritten.to_json(),)
+    text, rows = json.loads(part)
+    job, env = CleaningJob.from_json(text), env_for(directory, None, store)
+    with (
+        LogDir.open(directory, env=env) as log_dir,
+        TemporaryDirectory(prefix="tidelog-compact-") as folder,
+    ):
+        name = TopicPartition(job.topic, job.partition)
+        log = log_dir.reader(name.topic, name.partition)
+        view = log.tier
+        if view is None:
+            raise CleaningFailed(f"{directory}: {name} has no tier here")
+        cleaner = TierCleaner(
+            workplace=Workplace(log, folder),
+            tier=PartitionTier(log_dir.tier_files.store(view.record.url), view.record.folder),
+            tier_files=log_dir.tier_files,
+            draw_uid=lambda: f"{env.random.getrandbits(128):032x}",
+        )
+        segments = [view.segment(decode_row(row)) for row in rows]
+        rewritten = cleaner.rewritten(job, {each.base_offset: each for each in segments})
+    return (rewritten.to_json(),)
 
 
 SCHEMA: Final = (
@@ -447,7 +442,7 @@ class SparkWorker:
         limit = self._part_bytes if is_divisible else None
         parts = [part.to_json() for part in parts_of(job, limit)]
         with failing_with_our_words(job):
-            rows = run_parts(self._spark, parts, CleanPart(), _CLEANED)
+            rows = run_parts(self._spark, parts, clean_part, _CLEANED)
         results = [CleaningResult.from_json(str(row["cleaned"])) for row in rows]
         for row, one in zip(rows, results, strict=True):
             _rename_files(job, one, str(row["attempt"]))
@@ -520,18 +515,14 @@ def attempt_path(path: str, attempt: str) -> str:
     return f"{stem}.{attempt}{files.CLEANED_SUFFIX}"
 
 
-@dataclass(frozen=True, slots=True)
-class CleanPart:
-    """Task that cleans a part of a job; implements `Work`."""
+def clean_part(part: str) -> tuple[object, ...]:
+    """Clean a part of a job, in a Spark task; `part` is a job as JSON. Implements `Work`."""
+    from tidelog.storage.compaction.worker import clean
 
-    def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a job as JSON."""
-        from tidelog.storage.compaction.worker import clean
-
-        env = os_env()
-        attempt = f"{env.random.getrandbits(64):016x}"
-        own = Env(files=AttemptFiles(attempt), clock=env.clock, random=env.random)
-        return clean(CleaningJob.from_json(part), own).to_json(), attempt
+    env = os_env()
+    attempt = f"{env.random.getrandbits(64):016x}"
+    own = Env(files=AttemptFiles(attempt), clock=env.clock, random=env.random)
+    return clean(CleaningJob.from_json(part), own).to_json(), attempt
 
 
 def _rename_files(job: CleaningJob, cleaned: CleaningResult, attempt: str) -> None:

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Unpack
 
 from tidelog.amounts import plural
@@ -128,7 +129,7 @@ class Counting:
         self.listener.note(
             f"counting unread records in {self.directory}: {plural(len(parts), 'task')}"
         )
-        count = work.CountSplit(place)
+        count = partial(work.count_split, place)
         rows = run_parts(self.spark, parts, count, _COUNTS, listener=self.listener)
         ends = {(name.topic, name.partition): end for name, (_, end) in planned.bounds.items()}
         return _added(str(row["counts"]) for row in rows), ends
@@ -147,7 +148,7 @@ class Counting:
             .option("failOnDataLoss", "false")
             .load()
         )
-        rows = table.mapInArrow(work.CountRows(dict(cuts)), _COUNTS).collect()
+        rows = table.mapInArrow(partial(work.count_fetched_rows, dict(cuts)), _COUNTS).collect()
         return _added(str(row["counts"]) for row in rows)
 
 

@@ -1,7 +1,7 @@
 """Positions of consumer groups, and counts of their unread records by hour and clock.
 
 Positions are read from a cluster, from a directory with groups, or from a DataFrame. Records are
-counted in Spark's workers (`CountSplit`, `CountRows`). `job` makes the report.
+counted in Spark's workers (`count_split`, `count_fetched_rows`). `job` makes the report.
 
 Each group has its own position in a partition, and its own end of the partition: the log end that
 was observed when the group was read. The positions and ends of all groups divide the partition into
@@ -19,7 +19,6 @@ from tidelog.amounts import plural
 from tidelog.directory import Directory
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup
-from tidelog.lazy_dataclass import dataclass
 from tidelog.remote import group_lag as rules
 from tidelog.remote import own_logs
 from tidelog.remote.group_lag import Observation, observe_directory, read_groups
@@ -313,67 +312,62 @@ def decode_counts(text: str) -> Counts:
     return Counter({Cell(*row[:-1]): row[-1] for row in json.loads(text)})
 
 
-@dataclass(frozen=True, slots=True)
-class CountSplit:
-    """Task that reads a split of a directory and counts its records; implements `Work`.
+def count_split(place: Place, part: str) -> tuple[object, ...]:
+    """Read a split of a directory and count its records, in a Spark task; implements `Work`.
 
-    Attributes:
+    Args:
         place: The directory.
+        part: JSON: a split, and the bounds of its partition's intervals.
     """
+    import numpy as np
 
-    place: Place
+    from tidelog.scan import ReadOptions, read
 
-    def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task. `part` is JSON: a split, and the bounds of its partition's intervals."""
-        import numpy as np
-
-        from tidelog.scan import ReadOptions, read
-
-        text, cuts = json.loads(part)
-        split = decode_split(text)
-        options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=directory_env(self.place))
-        counts: Counts = Counter()
-        cut_offsets = np.array(cuts, np.int64)
-        for batch in read(split, COLUMNS, options=options):
-            times = {
-                ClockName.RECORD: _times(batch.column("timestamp")),
-                ClockName.APPEND: _times(batch.column("appendTimestamp")),
-            }
-            offsets = _longs(batch.column("offset"))
-            count_rows((split.topic, split.partition), offsets, times, cut_offsets, counts)
-        return (encode_counts(counts),)
+    text, cuts = json.loads(part)
+    split = decode_split(text)
+    options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=directory_env(place))
+    counts: Counts = Counter()
+    cut_offsets = np.array(cuts, np.int64)
+    for batch in read(split, COLUMNS, options=options):
+        times = {
+            ClockName.RECORD: _times(batch.column("timestamp")),
+            ClockName.APPEND: _times(batch.column("appendTimestamp")),
+        }
+        offsets = _longs(batch.column("offset"))
+        count_rows((split.topic, split.partition), offsets, times, cut_offsets, counts)
+    return (encode_counts(counts),)
 
 
-@dataclass(frozen=True, slots=True)
-class CountRows:
-    """Function for `mapInArrow` that counts rows which Spark has read from brokers.
+def count_fetched_rows(
+    cuts: Mapping[tuple[str, int], tuple[int, ...]], batches: "Iterable[pa.RecordBatch]"
+) -> "Iterator[pa.RecordBatch]":
+    """Count rows which Spark has read from brokers, in `mapInArrow`.
 
     In rows from brokers, a record has an append time only if its timestamp type is LogAppendTime.
 
-    Attributes:
+    Args:
         cuts: Offsets that divide each partition into intervals, by topic and partition.
+        batches: The task's rows.
+
+    Yields:
+        One row with the numbers of records by `Cell`, as JSON.
     """
+    import numpy as np
+    import pyarrow as pa
 
-    cuts: Mapping[tuple[str, int], tuple[int, ...]]
-
-    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Count the task's records by `Cell`; yield one row with these counts as JSON."""
-        import numpy as np
-        import pyarrow as pa
-
-        counts: Counts = Counter()
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            numbers = np.asarray(batch.column("partition"))
-            names = np.array(batch.column("topic").to_pylist(), object)
-            for topic, number in sorted(set(zip(names.tolist(), numbers.tolist(), strict=True))):
-                chosen = pa.array((names == topic) & (numbers == number))
-                rows = table.filter(chosen).combine_chunks().to_batches()[0]
-                times = _broker_times(rows)
-                cut_offsets = np.array(self.cuts[topic, number], np.int64)
-                offsets = _longs(rows.column("offset"))
-                count_rows((topic, number), offsets, times, cut_offsets, counts)
-        yield pa.RecordBatch.from_pydict({"counts": [encode_counts(counts)]})
+    counts: Counts = Counter()
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        numbers = np.asarray(batch.column("partition"))
+        names = np.array(batch.column("topic").to_pylist(), object)
+        for topic, number in sorted(set(zip(names.tolist(), numbers.tolist(), strict=True))):
+            chosen = pa.array((names == topic) & (numbers == number))
+            rows = table.filter(chosen).combine_chunks().to_batches()[0]
+            times = _broker_times(rows)
+            cut_offsets = np.array(cuts[topic, number], np.int64)
+            offsets = _longs(rows.column("offset"))
+            count_rows((topic, number), offsets, times, cut_offsets, counts)
+    yield pa.RecordBatch.from_pydict({"counts": [encode_counts(counts)]})
 
 
 def _broker_times(batch: "pa.RecordBatch") -> "dict[ClockName, Longs]":

@@ -23,6 +23,7 @@ unknown append time or create time are counted separately.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -142,7 +143,7 @@ def _read(
         .option("failOnDataLoss", "false")
         .load()
     )
-    rows = table.mapInArrow(ReduceRows(delays_ms), _BROKER_REDUCED).toArrow().to_pylist()
+    rows = table.mapInArrow(partial(reduce_rows, delays_ms), _BROKER_REDUCED).toArrow().to_pylist()
     by_name = {}
     for row in rows:
         name = TopicPartition(row["topic"], row["partition"])
@@ -201,40 +202,36 @@ def _choice(topics: Sequence[str | TopicPartition] | None) -> Mapping[str, str]:
     return {"assign": json.dumps(single)}
 
 
-@dataclass(frozen=True, slots=True)
-class ReduceRows:
-    """Function for `mapInArrow` that yields one summary of times for each partition of a task.
+def reduce_rows(
+    delays_ms: tuple[int, ...], batches: "Iterable[pa.RecordBatch]"
+) -> "Iterator[pa.RecordBatch]":
+    """Yield one summary of times for each partition of a task, in `mapInArrow`.
 
-    Attributes:
+    Args:
         delays_ms: Watermark delays in ms, ascending.
+        batches: Rows with the columns of `_BROKER_COLUMNS`: one partition after the other, each
+            with ascending offsets.
+
+    Yields:
+        One row for each partition; columns as in `_BROKER_REDUCED`.
     """
+    from tidelog.scan.split_times import TimesCounter
 
-    delays_ms: tuple[int, ...]
-
-    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Yield one row for each partition; columns as in `_BROKER_REDUCED`.
-
-        Args:
-            batches: Rows with the columns of `_BROKER_COLUMNS`: one partition after the other, each
-                with ascending offsets.
-        """
-        from tidelog.scan.split_times import TimesCounter
-
-        name: tuple[str, int] | None = None
-        counter = TimesCounter(self.delays_ms)
-        for batch in batches:
-            for part in _parts(batch):
-                part_name = part.column("topic")[0].as_py(), part.column("partition")[0].as_py()
-                if name is not None and part_name != name:
-                    yield _row(name, counter)
-                    counter = TimesCounter(self.delays_ms)
-                name = part_name
-                append_ms, create_ms = (
-                    _ms(part.column(of)) for of in ("appendTimestamp", "createTimestamp")
-                )
-                counter.add(append_ms, create_ms)
-        if name is not None:
-            yield _row(name, counter)
+    name: tuple[str, int] | None = None
+    counter = TimesCounter(delays_ms)
+    for batch in batches:
+        for part in _parts(batch):
+            part_name = part.column("topic")[0].as_py(), part.column("partition")[0].as_py()
+            if name is not None and part_name != name:
+                yield _row(name, counter)
+                counter = TimesCounter(delays_ms)
+            name = part_name
+            append_ms, create_ms = (
+                _ms(part.column(of)) for of in ("appendTimestamp", "createTimestamp")
+            )
+            counter.add(append_ms, create_ms)
+    if name is not None:
+        yield _row(name, counter)
 
 
 def _parts(batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
@@ -405,25 +402,21 @@ class ReduceSplit:
         return encode_times(reduce_split(split, self.delays_ms, directory_env(self.place)))
 
 
-@dataclass(frozen=True, slots=True)
-class RecountHead:
-    """Task that reads the head of a split again; see `split_times.recount`."""
+def recount_head(work: ReduceSplit, part: str) -> tuple[object, ...]:
+    """Read the head of a split again, in a Spark task; see `split_times.recount`.
 
-    work: ReduceSplit
+    Args:
+        work: The work of the first read.
+        part: A JSON list: the split, the largest create time before the split in ms, and the end
+            offset of the split's head.
+    """
+    from tidelog.scan.split_times import encode_late, recount
 
-    def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list.
-
-        Its items are: the split, the largest create time before the split in ms, and the end offset
-        of the split's head.
-        """
-        from tidelog.scan.split_times import encode_late, recount
-
-        text, largest_ms, end_offset = json.loads(part)
-        split = decode_split(text)
-        env = directory_env(self.work.place)
-        alone, behind = recount(split, self.work.delays_ms, largest_ms, end_offset, env)
-        return *encode_late(alone), *encode_late(behind)
+    text, largest_ms, end_offset = json.loads(part)
+    split = decode_split(text)
+    env = directory_env(work.place)
+    alone, behind = recount(split, work.delays_ms, largest_ms, end_offset, env)
+    return *encode_late(alone), *encode_late(behind)
 
 
 # -- on the driver --------------------------------------------------------------------------------
@@ -454,7 +447,7 @@ def _true_late(
         else:
             each_late[number] = correct(split_times[number], *recounted, head[1])
     parts = [json.dumps([encode_split(splits[n]), *unknown[n]]) for n in unknown]
-    rows = run_parts(spark, parts, RecountHead(work), _RECOUNTED)
+    rows = run_parts(spark, parts, partial(recount_head, work), _RECOUNTED)
     for number, row in zip(unknown, rows, strict=True):
         alone, behind = (
             decode_late(str(row[f"{name}_lost"]), _bytes(row[name])) for name in ("alone", "behind")

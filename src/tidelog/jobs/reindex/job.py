@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, Unpack
 
 from tidelog.amounts import plural
@@ -260,7 +261,7 @@ class _Job:
 
     def _do(self, parts: Sequence[str], kind: str, cache: str | None) -> list[PartDone]:
         self.listener.note(f"{self.place}: {_TITLES[kind]}, {plural(len(parts), 'task')}")
-        work = DoPart(self.place, kind, cache)
+        work = partial(do_part, self.place, kind, cache)
         topics = {json.loads(part)[0] for part in parts}
         with described(self.spark, f"reindex ({_TITLES[kind]})", topics):
             rows = run_parts(self.spark, parts, work, _DONE, listener=self.listener)
@@ -297,33 +298,26 @@ _TITLES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DoPart:
-    """Task for one part; implements `Work`.
+def do_part(place: Place, kind: str, cache: str | None, part: str) -> tuple[object, ...]:
+    """Process one part, in a Spark task; implements `Work`.
 
-    Attributes:
+    Args:
         place: The directory of topics.
         kind: Operation on the part, a key of `_TITLES`.
         cache: Folder for zone maps; None to write them next to the logs.
+        part: A JSON list of topic, partition and base offsets.
     """
-
-    place: Place
-    kind: str
-    cache: str | None
-
-    def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list of topic, partition and base offsets."""
-        topic, number, bases = json.loads(part)
-        name, env = TopicPartition(topic, number), directory_env(self.place)
-        path = self.place.address
-        if self.kind in {"check", "mend"}:
-            done = check_partition(env, path, name, mends=self.kind == "mend")
-        elif self.kind == "cache-check":
-            assert self.cache is not None
-            done = verify_zones(env, path, name, set(bases), self.cache)
-        else:
-            done = build_zones(env, path, name, set(bases), self.cache)
-        return (done.encode(),)
+    topic, number, bases = json.loads(part)
+    name, env = TopicPartition(topic, number), directory_env(place)
+    path = place.address
+    if kind in {"check", "mend"}:
+        done = check_partition(env, path, name, mends=kind == "mend")
+    elif kind == "cache-check":
+        assert cache is not None
+        done = verify_zones(env, path, name, set(bases), cache)
+    else:
+        done = build_zones(env, path, name, set(bases), cache)
+    return (done.encode(),)
 
 
 def _by_partition(names: Iterable[TopicPartition], parts: Iterable[PartDone]) -> list[PartDone]:
