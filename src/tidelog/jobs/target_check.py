@@ -33,12 +33,15 @@ from tidelog.remote.view import Count
 from tidelog.spark.broker_settings import request_timeout_s
 from tidelog.spark.parts import Listener
 from tidelog.spark.places import Place
+from tidelog.storage import files
 from tidelog.storage.directory.topic_registry import NewTopic, check_new
 from tidelog.timespec import format_ms
-from tidelog.types import INT64_MAX, TimestampType
+from tidelog.types import INT64_MAX, IsolationLevel, TimestampType
 
 if TYPE_CHECKING:
+    from tidelog.directory import Directory
     from tidelog.remote.cluster import Cluster
+    from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.storage.directory.log_dir import LogDir
 
 
@@ -394,16 +397,25 @@ def open_cluster(place: Place) -> "Cluster":
     return connect(place.address, settings, timeout_s=request_timeout_s(place.client))
 
 
-def open_directory(
-    place: Place, env: Env, *, writable: bool = False, create: bool = False
-) -> "LogDir":
-    """Open the directory of a place; see `LogDirOptions`."""
+def open_directory(place: Place, env: Env, *, create: bool = False) -> "LogDir":
+    """Open the directory of a place, for reading, or with `create` for writing."""
     from tidelog.objects.object_files import env_for
     from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
     env = env_for(place.address, env, place.store)
-    options = LogDirOptions(writable=writable, create=create)
+    options = LogDirOptions(writable=create, create=create)
     return LogDir.open(place.address, env=env, options=options)
+
+
+def open_topics(place: Place, env: Env) -> "Directory | RemoteDirectory":
+    """Open the topics of a place for changes. Errors: see `Directory.open` and `connect`."""
+    from tidelog.directory import Directory
+    from tidelog.remote.remote_directory import connect
+
+    if not place.is_broker:
+        return Directory.open(place.address, writable=True, env=env, store_options=place.store)
+    timeout_s = request_timeout_s(place.client)
+    return connect(place.address, config=place.client, timeout_s=timeout_s, env=env)
 
 
 def partition_counts(place: Place, env: Env) -> dict[str, int]:
@@ -434,10 +446,75 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
             read.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
+    if not place.is_broker and "://" in place.address:
+        raise InvalidRequest(f"{place}: object stores are read, not written to; name a directory")
+    facts = read_topic(place, topic, IsolationLevel.READ_UNCOMMITTED, env or os_env())
+    return Target(
+        place=str(place),
+        topic=topic,
+        partitions=facts.partitions,
+        config=facts.config,
+        end_offset=sum(facts.ends),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """Current properties of a topic.
+
+    Attributes:
+        topic_id: Id as Kafka prints it; "" if the topic has no id.
+        config: Settings that apply to the topic.
+        starts: Log start offset of each partition.
+        ends: End offset of each partition at the requested isolation level.
+    """
+
+    topic_id: str
+    config: TopicConfig
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return len(self.ends)
+
+
+def read_topic(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
+    """Return the properties of a topic; raises UnknownTopic, ClusterFailure."""
     if place.is_broker:
         with open_cluster(place) as cluster:
-            return _of_cluster(cluster, place, topic)
-    return _of_directory(place, topic, env or os_env())
+            return _of_cluster(cluster, topic, isolation)
+    return _of_directory(place, topic, isolation, env)
+
+
+def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> TopicFacts:
+    from tidelog.remote.topics import await_leaders
+
+    names = sorted(cluster.partitions(topic))
+    # Brokers may list a new topic before the leaders of its partitions serve requests.
+    await_leaders(cluster, names)
+    marks = cluster.watermarks(names, isolation=isolation)
+    return TopicFacts(
+        topic_id=cluster.topic_id(topic) or "",
+        config=config_of_broker(cluster.topic_settings(topic)),
+        starts=tuple(marks[name].start for name in names),
+        ends=tuple(marks[name].end for name in names),
+    )
+
+
+def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
+    with open_directory(place, env) as log_dir:
+        info = log_dir.topic(topic)
+        readers = [log_dir.reader(topic, number) for number in range(info.partitions)]
+        return TopicFacts(
+            topic_id="" if info.topic_id is None else files.encode_topic_id(info.topic_id),
+            config=info.config,
+            starts=tuple(reader.log_start_offset for reader in readers),
+            ends=tuple(
+                max(reader.end_offset(isolation), reader.log_start_offset) for reader in readers
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -558,7 +635,7 @@ def make_topic(
         ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: The topic can't be created.
     """
     if not place.is_broker:
-        with open_directory(place, env, writable=True, create=True) as log_dir:
+        with open_directory(place, env, create=True) as log_dir:
             return log_dir.create_topic(topic, partitions=partitions, config=settings)[1]
     from tidelog.remote.topics import create
 
@@ -578,22 +655,9 @@ def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
 
     Used for a topic that was created for a write that failed or was refused.
     """
-    if place.is_broker:
-        return _drop_at_brokers(place, topic)
-    with suppress(TidelogError, OSError), open_directory(place, env, writable=True) as log_dir:
-        if not any(log_dir.end_offsets(log_dir.partitions(topic)).values()):
-            log_dir.delete_topic(topic)
-            return True
-    return False
-
-
-def _drop_at_brokers(place: Place, topic: str) -> bool:
-    from tidelog.remote.topics import delete
-
-    with suppress(TidelogError), open_cluster(place) as cluster:
-        marks = cluster.watermarks(cluster.partitions(topic))
-        if not any(mark.end for mark in marks.values()):
-            delete(cluster, topic)
+    with suppress(TidelogError, OSError), open_topics(place, env) as topics:
+        if not any(topics.end_offsets(topics.partitions(topic)).values()):
+            topics.delete_topic(topic)
             return True
     return False
 
@@ -618,38 +682,9 @@ def rollback_of_topics(place: Place, topics: Collection[str], env: Env) -> Itera
         raise
 
 
-def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
-    partitions = cluster.partitions(topic)
-    ends = cluster.watermarks(partitions)
-    return Target(
-        place=str(place),
-        topic=topic,
-        partitions=len(partitions),
-        config=config_of_broker(cluster.topic_settings(topic)),
-        end_offset=sum(marks.end for marks in ends.values()),
-    )
-
-
 def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
     """Return the settings of a topic from a broker's response; unknown names are ignored."""
     # The settings are parsed as broker defaults, because broker defaults may have unknown names. A
     # topic's own settings must not have unknown names, but a broker of a later release returns
     # names that this release does not know.
     return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
-
-
-def _of_directory(place: Place, topic: str, env: Env) -> Target:
-    from tidelog.storage.directory.log_dir import LogDir
-
-    if "://" in place.address:
-        raise InvalidRequest(f"{place}: object stores are read, not written to; name a directory")
-    with LogDir.open(place.address, env=env) as log_dir:
-        info = log_dir.topic(topic)
-        names = log_dir.partitions(topic)
-        return Target(
-            place=str(place),
-            topic=topic,
-            partitions=info.partitions,
-            config=info.config,
-            end_offset=sum(log_dir.end_offsets(names).values()),
-        )

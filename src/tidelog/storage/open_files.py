@@ -377,12 +377,12 @@ def walk_file(
             position += used
             read_bytes = chunk_bytes
             continue
-        read_bytes = _incomplete_batch_size(data)
+        read_bytes = incomplete_batch_size(data)
         if read_bytes <= len(data) or position + read_bytes > end:
             return
 
 
-def _incomplete_batch_size(data: memoryview) -> int:
+def incomplete_batch_size(data: Buffer) -> int:
     """Return the size in bytes of the buffer's first batch.
 
     Return 0 if the buffer ends before the batch's length and magic.

@@ -17,12 +17,11 @@ from tidelog.jobs.mirror.places import (
     first_offsets,
     grown,
     read_sources,
-    read_topic,
     settings_like,
 )
 from tidelog.jobs.mirror.plan import MirrorPlan, plan_mirror
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
-from tidelog.jobs.target_check import Effect, TargetLoses
+from tidelog.jobs.target_check import Effect, TargetLoses, read_topic
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 

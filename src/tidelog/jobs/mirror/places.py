@@ -18,7 +18,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.amounts import plural
 from tidelog.config import DEFAULT_TOPIC_CONFIG, TopicConfig
@@ -44,6 +44,7 @@ from tidelog.jobs.target_check import (
     ExpectedWrite,
     Finding,
     Target,
+    TopicFacts,
     check,
     config_of_broker,
     ensure,
@@ -51,76 +52,15 @@ from tidelog.jobs.target_check import (
     make_topic,
     open_cluster,
     open_directory,
+    open_topics,
     partition_counts,
+    read_topic,
     rollback_of_topics,
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place
-from tidelog.storage import files
 from tidelog.storage.directory.topic_registry import NewTopic, check_new
 from tidelog.types import IsolationLevel, TopicPartition
-
-if TYPE_CHECKING:
-    from tidelog.remote.cluster import Cluster
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFacts:
-    """Current properties of a topic.
-
-    Attributes:
-        topic_id: Id as Kafka prints it; "" if the topic has no id.
-        config: Settings that apply to the topic.
-        starts: Log start offset of each partition.
-        ends: End offset of each partition at the requested isolation level.
-    """
-
-    topic_id: str
-    config: TopicConfig
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-
-    @property
-    def partitions(self) -> int:
-        """Number of partitions."""
-        return len(self.ends)
-
-
-def read_topic(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
-    """Return the properties of a topic; raises UnknownTopic, ClusterFailure."""
-    if place.is_broker:
-        with open_cluster(place) as cluster:
-            return _of_cluster(cluster, topic, isolation)
-    return _of_directory(place, topic, isolation, env)
-
-
-def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> TopicFacts:
-    from tidelog.remote.topics import await_leaders
-
-    names = sorted(cluster.partitions(topic))
-    # Brokers may list a new topic before the leaders of its partitions serve requests.
-    await_leaders(cluster, names)
-    marks = cluster.watermarks(names, isolation=isolation)
-    return TopicFacts(
-        topic_id=cluster.topic_id(topic) or "",
-        config=config_of_broker(cluster.topic_settings(topic)),
-        starts=tuple(marks[name].start for name in names),
-        ends=tuple(marks[name].end for name in names),
-    )
-
-
-def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
-    with open_directory(place, env) as log_dir:
-        info = log_dir.topic(topic)
-        readers = [log_dir.reader(topic, number) for number in range(info.partitions)]
-        return TopicFacts(
-            topic_id="" if info.topic_id is None else files.encode_topic_id(info.topic_id),
-            config=info.config,
-            starts=tuple(reader.log_start_offset for reader in readers),
-            ends=tuple(
-                max(reader.end_offset(isolation), reader.log_start_offset) for reader in readers
-            ),
-        )
 
 
 def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, TopicConfig]:
@@ -495,7 +435,8 @@ def _as_planned(
         make_topic(plan.target, topic, new.partitions, new.config, env)
         created_topics.append(topic)
     elif planned.is_short:
-        add_partitions(plan.target, topic, planned.facts.partitions, env)
+        with open_topics(plan.target, env) as topics:
+            topics.add_partitions(topic, planned.facts.partitions)
     else:
         return planned.facts
     return read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
@@ -537,30 +478,8 @@ def change_settings(place: Place, topic: str, changes: Mapping[str, str | None],
     Raises:
         ConfigError, ClusterFailure, DirectoryLocked: The settings can't be changed.
     """
-    if place.is_broker:
-        from tidelog.remote.topics import alter_config
-
-        with open_cluster(place) as cluster:
-            alter_config(cluster, topic, changes)
-        return
-    with open_directory(place, env, writable=True) as log_dir:
-        log_dir.alter_config(topic, changes)
-
-
-def add_partitions(place: Place, topic: str, partitions: int, env: Env) -> None:
-    """Raise a topic's number of partitions to `partitions`.
-
-    Raises:
-        InvalidPartitions, ClusterFailure, DirectoryLocked: The partitions can't be added.
-    """
-    if not place.is_broker:
-        with open_directory(place, env, writable=True) as log_dir:
-            log_dir.add_partitions(topic, partitions)
-        return
-    from tidelog.remote.topics import add_partitions as grow
-
-    with open_cluster(place) as cluster:
-        grow(cluster, topic, partitions)
+    with open_topics(place, env) as topics:
+        topics.alter_config(topic, changes)
 
 
 def check_pair(

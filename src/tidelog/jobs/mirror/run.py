@@ -40,7 +40,6 @@ from tidelog.jobs.mirror.commit import (
 )
 from tidelog.jobs.mirror.options import MirrorOptions
 from tidelog.jobs.mirror.places import (
-    TopicFacts,
     as_mapped,
     check_empty,
     find_targets,
@@ -63,7 +62,7 @@ from tidelog.jobs.mirror.plan import (
 from tidelog.jobs.mirror.work import ORIGIN, RECORD, TARGET_PARTITION
 from tidelog.jobs.offset_map import OffsetMap, Partitioning, read_map, write_map
 from tidelog.jobs.options import takes_options
-from tidelog.jobs.target_check import Finding
+from tidelog.jobs.target_check import Finding, TopicFacts
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.session import check_shared_places, is_connect
 from tidelog.types import TimestampType

@@ -45,6 +45,7 @@ from tidelog.server.groups.modern_group import (
     ShareGroup,
     ShareMember,
 )
+from tidelog.server.groups.modern_records import parts_of
 from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import in_slices
@@ -131,12 +132,7 @@ def _beat_response(kind: type[Beaten], beat: HeartbeatResult) -> Beaten:
         heartbeat_interval_ms=beat.interval_ms,
         assignment=None
         if assigned is None
-        else HeartbeatAssignment(
-            topic_partitions=[
-                IdPartitions(topic_id=topic, partitions=sorted(numbers))
-                for topic, numbers in assigned.items()
-            ]
-        ),
+        else HeartbeatAssignment(topic_partitions=parts_of(assigned)),
     )
 
 

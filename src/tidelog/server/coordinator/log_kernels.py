@@ -20,8 +20,6 @@ from tidelog.record.columns.decode import LatestFinder, LatestRecord
 from tidelog.record.header import (
     CODEC_MASK,
     CONTROL_BIT,
-    LENGTH_AT,
-    LOG_OVERHEAD,
     MAGIC_2,
     TRANSACTIONAL_BIT,
 )
@@ -29,7 +27,7 @@ from tidelog.record.kernels import layout
 from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.layout import scan_error
 from tidelog.record.offset_order import cut_problem, segment_limit
-from tidelog.storage.open_files import typed_reads
+from tidelog.storage.open_files import incomplete_batch_size, typed_reads
 from tidelog.storage.segment.segment import holds_to
 from tidelog.storage.segment.slices import LogSlice
 from tidelog.types import INT64_MAX
@@ -87,7 +85,7 @@ class KernelPieces:
                     position, size = position + used, self._piece_bytes
                     yield used
                     continue
-                size = _batch_size(data)
+                size = incomplete_batch_size(data)
                 if size <= len(data) or position + size > end:
                     run.end_in_batch(position, end)
                     return
@@ -176,10 +174,3 @@ class _Run:
         if problem is not None:
             error = CorruptBatch(problem, at=0, offset=self._next_offset)
             raise error.located(self.path, position)
-
-
-def _batch_size(data: bytes) -> int:
-    """Return the size in bytes of the batch that starts `data`; 0 if its header is incomplete."""
-    if len(data) < LOG_OVERHEAD:
-        return 0
-    return LOG_OVERHEAD + int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
