@@ -49,8 +49,7 @@ def _environment() -> dict[str, str]:
 def _make_log(folder: str, *, quick: bool) -> str:
     """Load the demo's flights; return the directory."""
     import numpy as np
-
-    from tidelog.demo.flights import PARTITIONS, flights_of, load, read_source, source_path
+    from examples.demo.flights import PARTITIONS, flights_of, load, read_source, source_path
 
     flights = flights_of(read_source(source_path()))
     if quick:

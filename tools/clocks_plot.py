@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Final
 
-from tidelog.demo.flights import Flights, flights_of, read_source, source_path
+from examples.demo.flights import Flights, flights_of, read_source, source_path
 
 TARGET: Final = Path(__file__).parent.parent / "docs" / "clocks.svg"
 # 8 February 2013, 12:00 in New York.

@@ -49,9 +49,10 @@ def run(name: str, folder: Path) -> "nbformat.NotebookNode":
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},
     )
-    # no progress bars, because their output depends on the speed
-    os.environ["TIDELOG_PROGRESS"] = "0"
-    client.execute()
+    # Jupyter runs a notebook in its folder, from which the notebook imports `demo`. Progress bars
+    # are switched off, because their output depends on the speed.
+    path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
+    client.execute(env={**os.environ, "PYTHONPATH": path, "TIDELOG_PROGRESS": "0"})
     book.metadata.pop("widgets", None)
     book.metadata.language_info = {"name": "python"}
     for cell in book.cells:

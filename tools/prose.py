@@ -27,7 +27,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 # Directories and files that are checked. The file with the accepted reasons of the corpus
 # (CHANGES.md) is excluded, because the reasons stay as they were written.
 _ROOTS: Final = (
-    *("src", "tests", "tools", "bench", "docs", "run", ".ci/run", ":(glob)*.md"),
+    *("src", "tests", "tools", "bench", "examples", "docs", "run", ".ci/run", ":(glob)*.md"),
     ":(exclude)tests/corpus/CHANGES.md",
 )
 

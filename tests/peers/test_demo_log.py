@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples.demo.flights import PARTITIONS, flights_of, load, read_source, source_path
 from tests.worlds.kafka.oracle import Oracle
-
-from tidelog.demo.flights import PARTITIONS, flights_of, load, read_source, source_path
 
 FLIGHTS = 60_000
 

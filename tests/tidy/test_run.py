@@ -142,7 +142,7 @@ def test_demo_needs_less_and_dev_includes_it(checkout: Checkout) -> None:
     checkout.run("bench", "decode")
     assert checkout.calls() == ["pip .[dev]", "run -m bench decode"], "added to what is there"
     checkout.run("demo", "--no-report")
-    assert checkout.calls() == ["run -m tidelog.demo --no-report"]
+    assert checkout.calls() == ["run -m examples.demo --no-report"]
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
@@ -281,10 +281,10 @@ def test_root_with_apt_installs_missing_packages(bare: BareMachine) -> None:
         "pip .[demo]",
         UPDATE,
         f"{INSTALL} openjdk-17-jre-headless",
-        "run -m tidelog.demo",
+        "run -m examples.demo",
     ]
     assert bare.run("demo").returncode == 0
-    assert bare.checkout.calls() == ["run -m tidelog.demo"], "nothing is installed twice"
+    assert bare.checkout.calls() == ["run -m examples.demo"], "nothing is installed twice"
 
 
 def test_without_root_one_line_names_the_packages_to_install(bare: BareMachine) -> None:

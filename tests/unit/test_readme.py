@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
+from examples.demo import flights as load
+from examples.demo.flights import flights_of, read_source, source_path
 from tests.worlds.spark.settings import QUICK_JVM
 from tools import clocks_plot
 from tools.readme_outputs import README, Example, examples, run, with_outputs, without_ends
-
-from tidelog.demo import flights as load
-from tidelog.demo.flights import flights_of, read_source, source_path
 
 LINES_MAX = 150
 CHANGES_LINES_MAX = 60

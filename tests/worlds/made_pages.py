@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pandas as pd
+from examples.demo import story
 
 from tidelog.cli.jobs import audit, bootstrap, lag, latency, mirror, reindex, replay
 from tidelog.cli.options import Encoding, Format, SparkAccess
-from tidelog.demo import story
 from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.results import AuditResults, Bucket, Difference, Last, TopicFigures
 from tidelog.jobs.bootstrap.columns import TableFacts

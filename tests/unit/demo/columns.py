@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidelog.demo.flights import Column
+    from examples.demo.flights import Column
 
 
 def texts(column: "Column") -> list[str | None]:

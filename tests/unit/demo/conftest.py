@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from examples.demo import flights as load
+from examples.demo.flights import Flights, Ints, flights_of, read_source, source_path
 
-from tidelog.demo import flights as load
-from tidelog.demo.flights import Flights, Ints, flights_of, read_source, source_path
 from tidelog.timespec import parse_range
 
 if TYPE_CHECKING:

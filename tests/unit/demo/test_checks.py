@@ -2,8 +2,7 @@
 
 import pandas as pd
 import pytest
-
-from tidelog.demo.questions import Checks, day_by_pandas, same_frames
+from examples.demo.questions import Checks, day_by_pandas, same_frames
 
 FRAME = pd.DataFrame({"hour": [5, 6], "late": [0.1 + 0.2, float("nan")], "origin": ["A", "B"]})
 

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+from examples.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, json_rows, scheduled_times
 from tests.unit.demo.columns import texts
 
-from tidelog.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, json_rows, scheduled_times
 from tidelog.record.partitioner import Partitioner
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+from examples.demo import flights as load
+from examples.demo import questions, story
+from examples.demo.flights import source_path
 from tests.unit.demo.columns import texts
 from tests.unit.demo.conftest import Loaded
 
 import tidelog
-from tidelog.demo import flights as load
-from tidelog.demo import questions, story
-from tidelog.demo.flights import source_path
 
 
 def test_every_flight_is_in_the_log_with_both_of_its_times(loaded: Loaded) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from examples.demo import questions
+from examples.demo.main import prepare
+from examples.demo.questions import Checks, Crossing
+from examples.demo.story import Printer, three_sentences
 from rich.console import Console
 from tests.worlds.kafka.oracle import Oracle
 
-from tidelog.demo import questions
-from tidelog.demo.main import prepare
-from tidelog.demo.questions import Checks, Crossing
-from tidelog.demo.story import Printer, three_sentences
 from tidelog.errors import InvalidRequest
 from tidelog.record.kernels.compiler import is_cached
 from tidelog.record.kernels.offset_map import map_batches
@@ -113,7 +113,7 @@ def test_the_step_that_compiles_native_code_fills_the_cache(tmp_path: Path) -> N
 def demo_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run the whole demo: load a year, replay a day, check all figures."""
     out = tmp_path_factory.mktemp("demo") / "out"
-    command = [sys.executable, "-m", "tidelog.demo", "--out", str(out)]
+    command = [sys.executable, "-m", "examples.demo", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     (out / "said.txt").write_text(done.stdout)

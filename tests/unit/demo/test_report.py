@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from examples.demo.story import Report, write_report
 from tests.worlds.pages import Balanced
 
-from tidelog.demo.story import Report, write_report
 from tidelog.pages import Table
 
 DAY = pd.DataFrame(

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from examples.demo import flights as load
+from examples.demo import questions, sparkjob, story
+from examples.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, read_source, source_path
+from examples.demo.story import Report, write_report
 
-from tidelog.demo import flights as load
-from tidelog.demo import questions, sparkjob, story
-from tidelog.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, read_source, source_path
-from tidelog.demo.story import Report, write_report
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, TidelogError
 from tidelog.pages import Provenance

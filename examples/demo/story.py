@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pandas as pd
+from examples.demo.flights import DEFAULTS_USED, FLIGHTS_TOPIC, SETTINGS, ZONE
+from examples.demo.questions import AIRCRAFT_TOPIC, Answer, Checks, Crossing
+from examples.demo.questions import SETTINGS as AIRCRAFT_SETTINGS
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text as RichText
 
 import tidelog
 from tidelog.amounts import share_text
-from tidelog.demo.flights import DEFAULTS_USED, FLIGHTS_TOPIC, SETTINGS, ZONE
-from tidelog.demo.questions import AIRCRAFT_TOPIC, Answer, Checks, Crossing
-from tidelog.demo.questions import SETTINGS as AIRCRAFT_SETTINGS
 from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Items, Provenance, Section, Table, Text
 from tidelog.pages import Report as Page

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
+from examples.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, Longs, record_table
 
 import tidelog
-from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, Longs, record_table
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InexactTable
 from tidelog.lazy_dataclass import dataclass

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+from examples.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, record_table
 from pyspark.sql import functions as f
 
-from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, record_table
 from tidelog.spark.session import SessionOptions, start
 from tidelog.spark.source import plan_splits
 

@@ -1,0 +1,6 @@
+"""`python -m examples.demo`, which `./run demo` calls."""
+
+from examples.demo.main import main
+
+if __name__ == "__main__":
+    main()
