@@ -477,28 +477,15 @@ def _table_row(lag: "PartitionLag") -> list[Cell]:
 
 
 def _script_row(lag: "PartitionLag") -> list[Cell]:
-    observation, unread = lag.seen, lag.seen.unread
     never = lag.catch_up_s is not None and isinf(lag.catch_up_s)
     return [
-        observation.now_ms,
-        observation.partition.topic,
-        observation.partition.partition,
-        observation.committed,
-        observation.start,
-        observation.end,
-        lag.offset_lag,
-        lag.lost,
-        observation.left.records,
-        observation.left.is_exact,
-        None if unread is None else unread.offset,
-        None if unread is None else unread.time_ms,
-        lag.behind_ms,
-        None if unread is None or unread.clock is None else unread.clock.value,
+        lag.seen.now_ms,
+        *lag.cells(),
         _rounded(lag.offsets_per_s),
         _rounded(lag.arrivals_per_s),
         None if never else _rounded(lag.catch_up_s),
         never,
-        observation.member,
+        lag.seen.member,
         lag.state.value,
     ]
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final, Unpack, cast
 
 from tidelog.amounts import plural
 from tidelog.arguments import level_of
@@ -309,27 +309,10 @@ def partition_rows(
     """Yield the rows of `PARTITIONS_SCHEMA`. `as_time` converts a time in ms to a cell."""
     for group in groups:
         for one in group.partitions:
-            observation, unread = one.seen, one.seen.unread
-            clock = None if unread is None else unread.clock
-            time_ms = None if unread is None else unread.time_ms
-            yield (
-                group.group,
-                observation.partition.topic,
-                observation.partition.partition,
-                observation.committed,
-                observation.start,
-                observation.end,
-                one.offset_lag,
-                one.lost,
-                observation.left.records,
-                observation.left.is_exact,
-                None if unread is None else unread.offset,
-                None if time_ms is None else as_time(time_ms),
-                one.behind_ms,
-                None if clock is None else clock.value,
-                observation.member,
-                one.state.value,
-            )
+            *cells, unread_ms, behind_ms, clock = one.cells()
+            unread = None if unread_ms is None else as_time(cast("int", unread_ms))
+            end = behind_ms, clock, one.seen.member, one.state.value
+            yield group.group, *cells, unread, *end
 
 
 def hour_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:

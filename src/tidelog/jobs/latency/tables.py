@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from tidelog.amounts import plural
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.latency import TopicLateness
-from tidelog.scan.latency_verdict import latency_verdict, percentile_text
+from tidelog.scan.latency_verdict import clock_ahead_ms, latency_verdict, percentile_text
 from tidelog.spark.parts import timestamp
-from tidelog.storage.clocks.latency import PERCENTS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.storage.clocks.latency import PERCENTS, RELATIVE_ERROR, LatencyByHour
 from tidelog.types import HOUR_MS, ClockName
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TopicTimes:
     @property
     def skew_ms(self) -> int | None:
         """Largest lead in ms of a create time over its append time; None without a lead."""
-        return skew_ms(self.by_append.total())
+        return clock_ahead_ms(self.by_append.total())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +100,6 @@ def joined(
     return topics
 
 
-def skew_ms(histogram: LatencyHistogram) -> int | None:
-    """Return the largest lead in ms of a create time over its append time; None without a lead.
-
-    A create time after the append time makes the latency negative. So the largest lead is the
-    absolute value of the smallest latency, if this latency is negative.
-    """
-    return -histogram.min_ms if histogram.min_ms < 0 else None
-
-
 def hour_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
     """Yield the rows of `HOURS_SCHEMA`."""
     for name, topic in topics.items():
@@ -125,7 +116,7 @@ def hour_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
                     *histogram.percentiles(PERCENTS),
                     histogram.max_ms,
                     histogram.min_ms,
-                    skew_ms(histogram),
+                    clock_ahead_ms(histogram),
                     RELATIVE_ERROR,
                 )
 
