@@ -15,7 +15,7 @@ from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.index_loading import IndexBuilder
 from tidelog.storage.segment.segment import iterate_batches
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp
 

@@ -28,7 +28,7 @@ from tidelog.config import RetentionClock, TopicConfig
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.segment_times import read_times
-from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.index_loading import IndexBuilder
 from tidelog.storage.segment.indexes import TimeIndex
 from tidelog.types import NO_TIMESTAMP, ClockName
 

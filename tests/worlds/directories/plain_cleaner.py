@@ -25,7 +25,7 @@ from tidelog.storage.compaction.job import (
     SourceSegment,
 )
 from tidelog.storage.segment.append_time_trust import fingerprint
-from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.index_loading import IndexBuilder
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX
 

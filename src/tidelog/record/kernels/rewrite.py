@@ -4,7 +4,7 @@ A rewritten batch keeps offsets, keys, values, headers and times of the records 
 header keeps base and last offset, leader epoch, producer fields and flags. Record bytes are copied
 unchanged unless the base timestamp changes. Rewritten batches are uncompressed and have no CRC: the
 caller compresses them and adds the CRC. Index entries follow
-`tidelog.storage.segment.derived_files.IndexBuilder`, the plain reference.
+`tidelog.storage.segment.index_loading.IndexBuilder`, the plain reference.
 
 Source: Kafka 4.x MemoryRecords.filterTo and LogSegment; docs/format.md#batch; KIP-534.
 """

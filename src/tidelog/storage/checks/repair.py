@@ -27,7 +27,7 @@ from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.derived_files import ordered_batches, rebuild_indexes
+from tidelog.storage.segment.index_loading import ordered_batches, rebuild_indexes
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import Buffer, TopicPartition
 

@@ -41,7 +41,7 @@ from tidelog.storage.compaction.source_reader import OpenedBatches, Piece
 from tidelog.storage.directory.staging import write_staged
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.derived_files import INDEX_BYTES_MIN
+from tidelog.storage.segment.index_loading import INDEX_BYTES_MIN
 from tidelog.storage.segment.segment import open_context
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, Codec, TopicPartition

@@ -48,7 +48,7 @@ from tidelog.storage.log.segment_swaps import Adoption
 from tidelog.storage.open_files import FilePool
 from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.index_loading import IndexBuilder
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import (

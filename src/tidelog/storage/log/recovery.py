@@ -48,7 +48,7 @@ from tidelog.storage.open_files import as_storage_failure, sync_file, walk_file
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import TailSegment
 from tidelog.storage.segment.compaction_history import cleaned_end
-from tidelog.storage.segment.derived_files import load_indexes, ordered_batches, rebuild_indexes
+from tidelog.storage.segment.index_loading import load_indexes, ordered_batches, rebuild_indexes
 from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.log_end import (
     RecordedEnd,

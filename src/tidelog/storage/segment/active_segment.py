@@ -30,7 +30,7 @@ from tidelog.storage.segment.append_time_trust import (
     fingerprint_of,
 )
 from tidelog.storage.segment.compaction_history import cleaned_end
-from tidelog.storage.segment.derived_files import (
+from tidelog.storage.segment.index_loading import (
     close_time_index,
     index_limit_bytes,
     load_indexes,

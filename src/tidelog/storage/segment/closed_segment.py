@@ -12,7 +12,7 @@ from tidelog.record.offset_order import is_gapless
 from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.segment import zone_map_files
-from tidelog.storage.segment.derived_files import load_indexes, rebuild_indexes
+from tidelog.storage.segment.index_loading import load_indexes, rebuild_indexes
 from tidelog.storage.segment.index_proof import index_problem, position_before, txn_problem
 from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import (

@@ -8,7 +8,7 @@ an entry with an offset within a batch. Entries that can't be proven are not use
 are rebuilt in memory.
 
 An index file is checked when it is loaded: first the order and bounds of its entries
-(`derived_files`), then the checksum that a zone map stores for the file. If there is no such
+(`index_loading`), then the checksum that a zone map stores for the file. If there is no such
 checksum, the last entries are checked instead. The last offset index entry must point to a batch
 whose last offset is not greater than the entry's offset. No batch after the batch of the last time
 index entry may have a larger timestamp than this entry. These checks detect an index that was

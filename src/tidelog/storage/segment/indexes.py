@@ -8,7 +8,7 @@ under an existing view change only if entries are appended after a `truncate_to`
 While Kafka writes a segment, the segment's index files are preallocated with zeros; these zeros
 remain after a hard stop. `used_size` finds the end of the real entries when an index is opened. If
 numpy is already loaded, the order of entries is checked with arrays, which is a hundred times
-faster. Indexes have no checksum; a doubtful index is rebuilt from the log (`derived_files`).
+faster. Indexes have no checksum; a doubtful index is rebuilt from the log (`index_loading`).
 
 - Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
   LAST offset; batches between two indexed batches have no entry. Offsets and positions strictly

@@ -20,7 +20,7 @@ from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import Entry, ReadBytes, Zone, ZoneMap
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.derived_files import index_limit_bytes
+from tidelog.storage.segment.index_loading import index_limit_bytes
 from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.retention import SegmentTimes
 from tidelog.storage.segment.roll import SegmentNote

@@ -42,7 +42,7 @@ from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult, Group
 from tidelog.storage.compaction.worker import CleanerProcess, clean
 from tidelog.storage.segment.append_time_trust import fingerprint
-from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.index_loading import IndexBuilder
 from tidelog.types import Codec, NewRecord
 
 CLEANED = files.CLEANED_SUFFIX

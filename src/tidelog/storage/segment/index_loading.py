@@ -1,4 +1,4 @@
-"""Loads and checks both index files of a segment, or rebuilds them from batch headers.
+"""Loads and checks a segment's offset index and time index, or rebuilds both from batch headers.
 
 Indexes are derived data: a missing or inconsistent index is rebuilt in memory, and the problem is
 reported. Reading never writes a file.
