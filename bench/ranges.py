@@ -29,7 +29,7 @@ from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.indexes import TimeIndex
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.types import ClockName, NewRecord
 
 START_MS = 1_700_000_000_000

@@ -16,12 +16,13 @@ from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import producers
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.producers import SnapshotEntry, encode_snapshot
-from tidelog.storage.segment import indexes
+from tidelog.storage.segment import offset_index, time_index
 from tidelog.storage.segment import txn_index as aborted
 from tidelog.storage.segment.compaction_history import CompactionHistory
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment_notes import encode_notes
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 
 TIME = 1_700_000_000_000
@@ -29,8 +30,8 @@ TOPIC_ID = UUID(int=(1 << 64) | 2)
 BYTES = {"bytes": "s", "uuid": "s"}
 
 STRUCTS = {
-    ("Offset index", 0): (indexes._OFFSET_ENTRY, indexes.OFFSET_ENTRY_SIZE),
-    ("Time index", 0): (indexes._TIME_ENTRY, indexes.TIME_ENTRY_SIZE),
+    ("Offset index", 0): (offset_index._OFFSET_ENTRY, offset_index.OFFSET_ENTRY_SIZE),
+    ("Time index", 0): (time_index._TIME_ENTRY, time_index.TIME_ENTRY_SIZE),
     ("Index of aborted transactions", 0): (aborted._TXN_ENTRY, aborted.TXN_ENTRY_SIZE),
     ("Producer snapshot", 0): (producers._HEADER, producers.SNAPSHOT_HEADER_SIZE),
     ("Producer snapshot", 1): (producers._ENTRY, producers.ENTRY_SIZE),

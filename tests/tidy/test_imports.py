@@ -150,7 +150,7 @@ def test_core_imports_without_the_extras() -> None:
     assert {
         "tidelog.env",
         "tidelog.record.batch",
-        "tidelog.storage.segment.indexes",
+        "tidelog.storage.segment.time_index",
     } <= set(seen)
 
 

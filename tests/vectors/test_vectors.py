@@ -14,7 +14,8 @@ from tests.worlds.kafka.compare import our_fields
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.record import ControlType, Record, read_control_type, read_end_marker
 from tidelog.storage.log.leader_epochs import LeaderEpochs
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 
 HERE = Path(__file__).parent

@@ -51,7 +51,9 @@ from tidelog.storage.log.producers import decode_snapshot
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment import segment_notes
 from tidelog.storage.segment.append_time_trust import fingerprint
-from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
+from tidelog.storage.segment.index import Index
+from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 

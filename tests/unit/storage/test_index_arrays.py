@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptIndex
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.time_index import TimeIndex
 
 LOG_SIZE = 30
 small = st.integers(-2, 32)

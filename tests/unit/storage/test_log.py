@@ -30,7 +30,8 @@ from tidelog.errors import (
     StorageFailure,
 )
 from tidelog.record.builder import build_batch
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.types import Codec, NewRecord, TimestampType
 
 BIG = {"index.interval.bytes": "0"}

@@ -14,7 +14,7 @@ from tests.worlds.needs import need
 from tidelog.record.builder import build_batch
 from tidelog.record.header import seal
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.segment.indexes import TimeIndex
+from tidelog.storage.segment.time_index import TimeIndex
 
 CHILD = """
 import resource, sys

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest, OffsetOverflow
-from tidelog.storage.segment.indexes import OffsetIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.types import INT32_MAX
 
 ENTRIES = [(149, 4200), (180, 8400), (181, 9000)]

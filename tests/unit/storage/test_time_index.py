@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest, OffsetOverflow
-from tidelog.storage.segment.indexes import TimeIndex
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.types import INT32_MAX
 
 ENTRIES = [(1000, 149), (1005, 180), (9000, 181)]

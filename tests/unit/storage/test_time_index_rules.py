@@ -29,7 +29,7 @@ from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.segment.index_loading import IndexBuilder
-from tidelog.storage.segment.indexes import TimeIndex
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.types import NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from tidelog.storage.open_files import FileHandle, FilePool
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.gaps import ensure_reaches, is_settled
 from tidelog.storage.segment.index_proof import batch_at, misfit
-from tidelog.storage.segment.indexes import OffsetIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import ColdRead, LastBatches, Segment, open_log
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, Buffer

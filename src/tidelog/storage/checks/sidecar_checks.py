@@ -34,7 +34,9 @@ from tidelog.storage.log.producers import (
     decode_snapshot,
     to_snapshot,
 )
-from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
+from tidelog.storage.segment.index import Index
+from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX
 

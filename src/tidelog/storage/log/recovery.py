@@ -49,7 +49,6 @@ from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import TailSegment
 from tidelog.storage.segment.compaction_history import cleaned_end
 from tidelog.storage.segment.index_loading import load_indexes, ordered_batches, rebuild_indexes
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.log_end import (
     RecordedEnd,
     SoundPart,
@@ -57,8 +56,10 @@ from tidelog.storage.segment.log_end import (
     find_damage,
     sound_batches,
 )
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.segment_notes import has_notes, read_notes
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX
 

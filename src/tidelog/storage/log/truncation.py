@@ -33,8 +33,9 @@ from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fing
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.index_proof import first_reaching, position_floor
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 
 if TYPE_CHECKING:

@@ -38,7 +38,6 @@ from tidelog.storage.segment.index_loading import (
     rebuild_indexes,
 )
 from tidelog.storage.segment.index_proof import batch_at, first_reaching, misfit, time_misfit
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.log_end import (
     NOTHING_RECORDED,
     Damage,
@@ -47,7 +46,9 @@ from tidelog.storage.segment.log_end import (
     SoundPart,
     find_damage,
 )
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
 

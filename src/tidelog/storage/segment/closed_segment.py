@@ -14,7 +14,7 @@ from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.index_loading import load_indexes, rebuild_indexes
 from tidelog.storage.segment.index_proof import index_problem, position_before, txn_problem
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import (
     LastBatches,
     Segment,
@@ -22,6 +22,7 @@ from tidelog.storage.segment.segment import (
     iterate_batches,
     open_log,
 )
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 

@@ -15,8 +15,9 @@ from tidelog.record.batch_walk import Batch
 from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage import files
 from tidelog.storage.open_files import walk_file
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.types import INT32_MAX, NO_TIMESTAMP
 
 # Minimum of an index's size limit: the size in bytes of one time index entry. A smaller index would

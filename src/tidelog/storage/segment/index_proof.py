@@ -27,8 +27,9 @@ from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, LOG_OVERHEAD
 from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import FileSum
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import NO_TIMESTAMP
 

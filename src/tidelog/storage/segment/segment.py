@@ -40,8 +40,9 @@ from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
 from tidelog.storage.open_files import FilePool, MapCache, walk_file
-from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.log_end import NOTHING_RECORDED, RecordedEnd
+from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, ClockName, TopicPartition
 

@@ -1,7 +1,8 @@
 """Finds the offset for a time in the segments of a log, on either clock, exact to the record.
 
 This module searches the whole log. It also has a search inside one segment, in plain Python;
-`mapped_time_search` has a faster one with kernels.
+`mapped_time_search` has a faster one with kernels. The binary search in a segment's time index
+is `TimeIndex.lookup` (`time_index`); `index_proof.time_floor` checks the entry that it returns.
 
 A search by record time has these steps. First, a bisection over the largest timestamp up to each
 segment's end gives the first segment that can have a match. This segment's time index gives the
