@@ -13,7 +13,7 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
@@ -139,9 +139,15 @@ class Listener:
             sock.close()
             return
 
-        setup = self._loop.create_task(self._loop.connect_accepted_socket(lambda: connection, sock))
+        setup = self._loop.create_task(self._hand_over(sock, connection))
         self._setups.add(setup)
         setup.add_done_callback(partial(self._end, sock, connection))
+
+    def _hand_over(
+        self, sock: socket.socket, connection: Connection
+    ) -> "Coroutine[object, object, object]":
+        """Pass the socket to asyncio; raises the errors of asyncio."""
+        return self._loop.connect_accepted_socket(lambda: connection, sock)
 
     def _end(
         self, sock: socket.socket, connection: Connection, setup: "asyncio.Task[object]"
