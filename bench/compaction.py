@@ -36,7 +36,7 @@ from bench.compaction_logs import START_MS, job_of, write_head
 from bench.generations import cases_of as generational
 from bench.harness import Case
 from tidelog.record.builder import build_batch
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.compaction.job import CleaningJob, CompactionRules
 from tidelog.types import Codec, NewRecord
 
@@ -156,11 +156,11 @@ def _clean_kafka(broker: Broker, job: CleaningJob) -> float:
     for path in target.glob("0*"):
         path.unlink()
     for source in job.sources:
-        name = files.log_file_name(source.base_offset)
+        name = log_files.log_file_name(source.base_offset)
         (target / name).hardlink_to(Path(job.directory) / name)
     end = job.sources[-1].end_offset
     active = build_batch([NewRecord(key=b"last", value=b"", timestamp=START_MS)], base_offset=end)
-    (target / files.log_file_name(end)).write_bytes(active)
+    (target / log_files.log_file_name(end)).write_bytes(active)
     broker.start()
     time.sleep(IDLE_S)
     idle_s, idle_from = cpu_s(broker.pid), time.perf_counter()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidelog.env import Env
 from tidelog.record.columns.encode import encode_table
 from tidelog.record.header import HEADER, HEADER_SIZE, assign_offset
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import CleaningJob, CompactionRules, Group, SourceSegment
 from tidelog.storage.segment.append_time_trust import fingerprint_of
@@ -90,10 +90,10 @@ class _Writer:
         self._batches.append(bytes(batch))
 
     def _finish(self) -> None:
-        name = files.log_file_name(self._base)
+        name = log_files.log_file_name(self._base)
         (self._folder / name).write_bytes(b"".join(self._batches))
         self._times.close(self._next)
-        times = files.file_name(self._base, files.APPEND_TIME_SUFFIX)
+        times = log_files.file_name(self._base, log_files.APPEND_TIME_SUFFIX)
         (self._folder / times).write_bytes(self._times.encode())
         self.sources.append(
             SourceSegment(

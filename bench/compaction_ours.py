@@ -67,9 +67,9 @@ def codec_of(job: "CleaningJob") -> "Codec":
     library, too.
     """
     from tidelog.record.batch_walk import walk
-    from tidelog.storage import files
+    from tidelog.storage import log_files
 
-    path = Path(job.directory) / files.log_file_name(job.sources[0].base_offset)
+    path = Path(job.directory) / log_files.log_file_name(job.sources[0].base_offset)
     with path.open("rb") as file:
         return next(walk(file.read(1 << 20))).codec
 

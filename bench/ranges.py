@@ -21,7 +21,7 @@ from tidelog.record.batch_walk import view_batch
 from tidelog.record.builder import build_batch
 from tidelog.record.header import BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT, seal
 from tidelog.scan import COLUMNS, RequestedRange, ScanStats, count, plan, to_reader
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import BUILT
@@ -301,21 +301,25 @@ class ManySegments:
         times = TimeIndex(base)
         times.maybe_append(time_ms + 1, base + 1)
         contents: dict[str, bytes | bytearray] = {
-            files.LOG_SUFFIX: batch,
-            files.OFFSET_INDEX_SUFFIX: b"",
-            files.TIME_INDEX_SUFFIX: bytes(times.encoded),
-            files.APPEND_TIME_SUFFIX: appended.encode(),
+            log_files.LOG_SUFFIX: batch,
+            log_files.OFFSET_INDEX_SUFFIX: b"",
+            log_files.TIME_INDEX_SUFFIX: bytes(times.encoded),
+            log_files.APPEND_TIME_SUFFIX: appended.encode(),
         }
         for suffix, data in contents.items():
-            (self._directory / files.file_name(base, suffix)).write_bytes(data)
+            (self._directory / log_files.file_name(base, suffix)).write_bytes(data)
         return mark
 
     def _finish(self, mark: int) -> None:
         """Write the files that a clean stop leaves: empty active segment, snapshot, checkpoint."""
         end = 2 * self.segments
-        for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
-            (self._directory / files.file_name(end, suffix)).touch()
-        snapshot = files.file_name(end, files.SNAPSHOT_SUFFIX)
+        for suffix in (
+            log_files.LOG_SUFFIX,
+            log_files.OFFSET_INDEX_SUFFIX,
+            log_files.TIME_INDEX_SUFFIX,
+        ):
+            (self._directory / log_files.file_name(end, suffix)).touch()
+        snapshot = log_files.file_name(end, log_files.SNAPSHOT_SUFFIX)
         (self._directory / snapshot).write_bytes(ProducerStates().encode_snapshot())
         checkpoint = AppendTimeCheckpoint(end, end - 2, mark)
         checkpoint.write(os_env().files, str(self._directory))
@@ -326,7 +330,7 @@ class ManySegments:
             log.trusted_end()
             for segment in log.segments:
                 if isinstance(segment, ClosedSegment):
-                    name = files.file_name(segment.base_offset, files.ZONES_SUFFIX)
+                    name = log_files.file_name(segment.base_offset, log_files.ZONES_SUFFIX)
                     (self._directory / name).write_bytes(zone_map_files.build(segment))
 
     def plans(self, clock: ClockName) -> Callable[[], float]:

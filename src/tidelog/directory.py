@@ -24,7 +24,7 @@ from tidelog.front_door import FrontDoor
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
 from tidelog.record.record import Record
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.log_reader import LogView
@@ -226,7 +226,7 @@ class Directory(FrontDoor):
 
     def _sizes_of(self, name: TopicPartition) -> list[int]:
         folder = f"{self.path}/{files.partition_dir_name(name)}"
-        return files.log_sizes(self._env.files, folder)
+        return log_files.log_sizes(self._env.files, folder)
 
     def partition(self, topic: str, partition: int) -> LogView:
         """Return one partition for reading, in its current state.

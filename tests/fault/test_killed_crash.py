@@ -29,7 +29,7 @@ from tests.worlds.repetition import rarely
 
 from tidelog.env import File
 from tidelog.errors import StorageFailure
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.recovery import UNSYNCED_FILE
@@ -165,7 +165,7 @@ def test_a_directory_of_kafkas_is_completed_too() -> None:
     """Kafka writes no notes, so a start can't tell a gap in the offsets from lost records."""
     env = killed(rolls=1)
     names = [entry.name for entry in env.files.list_dir(f"{ROOT}/t-0")]
-    kept = (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
+    kept = (log_files.LOG_SUFFIX, log_files.OFFSET_INDEX_SUFFIX, log_files.TIME_INDEX_SUFFIX)
     for name in names:
         if not name.endswith(kept):
             env.files.remove(f"{ROOT}/t-0/{name}")
@@ -185,7 +185,7 @@ def test_a_start_after_a_clean_stop_syncs_no_segment() -> None:
     directory, log = partition_at(env)
     assert log.log_end_offset == 9
     changed = [str(each) for each in env.files.journal[begun:]]
-    assert not [each for each in changed if each.endswith(f"{files.LOG_SUFFIX}: sync")]
+    assert not [each for each in changed if each.endswith(f"{log_files.LOG_SUFFIX}: sync")]
     directory.close()
 
 
@@ -241,7 +241,7 @@ def test_a_segment_with_a_failed_sync_is_rewritten_once() -> None:
     begun = len(env.files.journal)
     partition_at(env)[0].abandon()
     changed = [str(each) for each in env.files.journal[begun:]]
-    assert not [each for each in changed if f"{files.LOG_SUFFIX}{files.TMP_SUFFIX}" in each]
+    assert not [each for each in changed if f"{log_files.LOG_SUFFIX}{files.TMP_SUFFIX}" in each]
 
 
 def refuse_copies(env: SeededEnv) -> Callable[[], None]:
@@ -249,7 +249,7 @@ def refuse_copies(env: SeededEnv) -> Callable[[], None]:
     opening = env.files.open
 
     def full(path: str, *, write: bool = False, create: bool = False) -> File:
-        if create and path.endswith(f"{files.LOG_SUFFIX}{files.TMP_SUFFIX}"):
+        if create and path.endswith(f"{log_files.LOG_SUFFIX}{files.TMP_SUFFIX}"):
             raise OSError(28, "no space left on device")
         return opening(path, write=write, create=create)
 
@@ -280,7 +280,7 @@ def test_without_room_for_it_no_part_of_the_copy_stays() -> None:
     opening, copies = env.files.open, list[str]()
 
     def full(path: str, *, write: bool = False, create: bool = False) -> File:
-        is_copy = create and path.endswith(f"{files.LOG_SUFFIX}{files.TMP_SUFFIX}")
+        is_copy = create and path.endswith(f"{log_files.LOG_SUFFIX}{files.TMP_SUFFIX}")
         copies.extend([path] if is_copy else [])
         env.files.limit_bytes = 0 if is_copy else None
         return opening(path, write=write, create=create)

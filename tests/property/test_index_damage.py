@@ -11,11 +11,11 @@ from tests.worlds.directories.logs import PATH, WRITABLE, snapshot_of, write
 from tests.worlds.directories.sick import PARTITION, mend, mended_log
 
 from tidelog.errors import CorruptIndex
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import IsolationLevel
 
-INDEXES = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
+INDEXES = (log_files.OFFSET_INDEX_SUFFIX, log_files.TIME_INDEX_SUFFIX)
 EXPECTED = answers(mended_log())
 
 
@@ -28,8 +28,8 @@ def last_base(env: SeededEnv) -> int:
 
 
 def all_bases(env: SeededEnv) -> list[int]:
-    parsed = (files.parse_file_name(entry.name) for entry in env.files.list_dir(PARTITION))
-    return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
+    parsed = (log_files.parse_file_name(entry.name) for entry in env.files.list_dir(PARTITION))
+    return sorted(found[0] for found in parsed if found and found[1] == log_files.LOG_SUFFIX)
 
 
 def hurt(env: SeededEnv, name: str, damage: Damage, source: random.Random) -> bool:
@@ -57,14 +57,14 @@ def test_damaged_indexes_of_finished_segments_change_no_result(
     is_hurt = False
     for base in finished_bases(env):
         for suffix in sorted(suffixes):
-            is_hurt |= hurt(env, files.file_name(base, suffix), damage, source)
+            is_hurt |= hurt(env, log_files.file_name(base, suffix), damage, source)
     before = snapshot_of(env)
     if writes:
         with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
             directory.log("t", 0).apply_retention()
     assert answers(env) == EXPECTED
     for path, data in snapshot_of(env).items():
-        if path.endswith((files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)):
+        if path.endswith((log_files.LOG_SUFFIX, log_files.APPEND_TIME_SUFFIX)):
             assert data == before[path]
     with LogDir.open(PATH, env=env) as directory:
         for segment in directory.reader("t", 0).segments:
@@ -85,10 +85,10 @@ def test_damaged_indexes_without_a_zone_map_change_no_result(
     env, source = mended_log(), random.Random(seed)
     finished = finished_bases(env)
     for base in finished:
-        env.files.remove(f"{PARTITION}/{files.file_name(base, files.ZONES_SUFFIX)}")
+        env.files.remove(f"{PARTITION}/{log_files.file_name(base, log_files.ZONES_SUFFIX)}")
     for base in (*finished, last_base(env)):
         for suffix in sorted(suffixes):
-            hurt(env, files.file_name(base, suffix), damage, source)
+            hurt(env, log_files.file_name(base, suffix), damage, source)
     assert answers(env) == EXPECTED
 
 
@@ -97,7 +97,7 @@ def test_a_damaged_index_of_aborted_transactions_shows_no_aborted_record(seed: i
     env, source = mended_log(), random.Random(seed)
     base = finished_bases(env)[seed % 2]
     damage = source.choice([flip, cut])
-    if not hurt(env, files.file_name(base, files.TXN_INDEX_SUFFIX), damage, source):
+    if not hurt(env, log_files.file_name(base, log_files.TXN_INDEX_SUFFIX), damage, source):
         return
     with LogDir.open(PATH, env=env) as directory:
         log = directory.reader("t", 0)

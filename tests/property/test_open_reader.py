@@ -21,7 +21,7 @@ from tests.worlds.directories.plain_cleaner import PlainWorker
 from tidelog.directory import Directory
 from tidelog.env import FileStat
 from tidelog.errors import PolicyViolation, TidelogError
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.log.log import Log
@@ -185,12 +185,14 @@ class Life:
         self.writer.alter_config("t", {"retention.ms": str(10**12 + self.dice.randrange(9))})
 
     def remove_sidecar(self) -> None:
-        finished = [files.file_name(each.base_offset, "") for each in self.log.finished_segments()]
+        finished = [
+            log_files.file_name(each.base_offset, "") for each in self.log.finished_segments()
+        ]
         names = [entry.name for entry in self.env.files.list_dir(FOLDER)]
         sidecars = [
             name
             for name in names
-            if name.startswith(tuple(finished)) and not name.endswith(files.LOG_SUFFIX)
+            if name.startswith(tuple(finished)) and not name.endswith(log_files.LOG_SUFFIX)
         ]
         if sidecars:
             self.removed.append(self.dice.choice(sidecars))
@@ -199,7 +201,7 @@ class Life:
     def restore_sidecar(self) -> None:
         if self.removed:
             name = self.removed.pop()
-            log = f"{FOLDER}/{name.partition('.')[0]}{files.LOG_SUFFIX}"
+            log = f"{FOLDER}/{name.partition('.')[0]}{log_files.LOG_SUFFIX}"
             if self.env.files.exists(log) and not self.env.files.exists(f"{FOLDER}/{name}"):
                 self.env.files.rename(f"/aside/{name}", f"{FOLDER}/{name}")
 

@@ -10,7 +10,7 @@ from tests.worlds.directories.logs import PATH, snapshot_of, write
 from tests.worlds.directories.sick import PARTITION, T0, counting, full_log, look, mend
 
 from tidelog.record.record import Record
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment import zone_map_files
@@ -20,13 +20,13 @@ from tidelog.storage.segment.segment import iterate_batches
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp
 
 DERIVED = (
-    files.OFFSET_INDEX_SUFFIX,
-    files.TIME_INDEX_SUFFIX,
-    files.TXN_INDEX_SUFFIX,
-    files.ZONES_SUFFIX,
-    files.SNAPSHOT_SUFFIX,
+    log_files.OFFSET_INDEX_SUFFIX,
+    log_files.TIME_INDEX_SUFFIX,
+    log_files.TXN_INDEX_SUFFIX,
+    log_files.ZONES_SUFFIX,
+    log_files.SNAPSHOT_SUFFIX,
 )
-PRIMARY = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
+PRIMARY = (log_files.LOG_SUFFIX, log_files.APPEND_TIME_SUFFIX)
 
 Damage = Callable[[random.Random, bytes], bytes | None]
 
@@ -100,9 +100,11 @@ def freshly_built(env: SeededEnv) -> dict[str, bytes]:
             for position, batch in iterate_batches(segment, 0, segment.size_bytes):
                 builder.add(batch, position)
             for suffix, index in zip(DERIVED[:2], builder.finish(), strict=True):
-                built[files.file_name(base, suffix)] = bytes(index.encoded)
+                built[log_files.file_name(base, suffix)] = bytes(index.encoded)
             if isinstance(segment, ClosedSegment):
-                built[files.file_name(base, files.ZONES_SUFFIX)] = zone_map_files.build(segment)
+                built[log_files.file_name(base, log_files.ZONES_SUFFIX)] = zone_map_files.build(
+                    segment
+                )
     return built
 
 
@@ -132,7 +134,7 @@ def test_a_repair_restores_damaged_files(names: set[str], damage: Damage, seed: 
         found = after.get(f"{PARTITION}/{name}")
         if name in built:
             assert found == built[name] or is_unseen_cut(name, changed, damaged)
-        elif name.endswith(files.SNAPSHOT_SUFFIX) and changed is None:
+        elif name.endswith(log_files.SNAPSHOT_SUFFIX) and changed is None:
             assert found is None  # a repair leaves obsolete files, which normal operation deletes
         elif name != files.APPEND_TIME_CHECKPOINT_FILE:
             assert found == BEFORE[f"{PARTITION}/{name}"]
@@ -164,5 +166,5 @@ def is_unseen_cut(name: str, changed: bytes | None, damaged: Mapping[str, bytes 
     data = BEFORE[f"{PARTITION}/{name}"]
     assert data is not None
     is_cut = changed is not None and data.startswith(changed)
-    zones = name.replace(files.OFFSET_INDEX_SUFFIX, files.ZONES_SUFFIX)
+    zones = name.replace(log_files.OFFSET_INDEX_SUFFIX, log_files.ZONES_SUFFIX)
     return is_cut and zones != name and (zones in damaged or f"{PARTITION}/{zones}" not in BEFORE)

@@ -10,7 +10,7 @@ from tests.worlds.directories.sick import CONFIG, T0, counting, look
 from tests.worlds.repetition import rarely
 
 from tidelog.errors import RequestError
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.checks import Severity
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
@@ -105,7 +105,7 @@ def closed_findings(env: SeededEnv) -> list[str]:
     Findings about zone maps are left out: if recovery dropped a zone map, it is rebuilt only later.
     """
     found = counting(look(env))
-    return [str(each) for each in found if not each.path.endswith(files.ZONES_SUFFIX)]
+    return [str(each) for each in found if not each.path.endswith(log_files.ZONES_SUFFIX)]
 
 
 def crashed(env: SeededEnv) -> SeededEnv:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from tests.tidy.test_format_docs import CODES, example, section, tables
 
-from tidelog.storage import files, text_files
+from tidelog.storage import files, log_files, text_files
 from tidelog.storage.clocks import append_times
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import producers
@@ -76,11 +76,11 @@ def test_the_header_of_append_times() -> None:
 
 def test_the_suffixes_are_those_of_the_code() -> None:
     suffixes = {row["suffix"] for row in tables("Files of a partition")[0]}
-    assert suffixes == {file.suffix for file in files.LOG_FILES}
+    assert suffixes == {file.suffix for file in log_files.LOG_FILES}
     for suffix in (
-        files.DELETED_SUFFIX,
-        files.CLEANED_SUFFIX,
-        files.SWAP_SUFFIX,
+        log_files.DELETED_SUFFIX,
+        log_files.CLEANED_SUFFIX,
+        log_files.SWAP_SUFFIX,
         files.TMP_SUFFIX,
     ):
         assert f"`{suffix}`" in section("Files of a partition")

@@ -1,20 +1,27 @@
-"""Each kind of file beside a log is a row of `files.LOG_FILES`; no other code lists suffixes."""
+"""Each kind of file beside a log is a row of `LOG_FILES`; no other code lists suffixes."""
 
 import ast
 from pathlib import Path
 
 import tidelog
-from tidelog.storage import files
+from tidelog.storage import log_files
 
 SOURCE = Path(tidelog.__file__).parent
-SUFFIXES = [row.suffix for row in files.LOG_FILES]
-SUFFIX_NAMES = {name for name, value in vars(files).items() if value in SUFFIXES}
+SUFFIXES = [row.suffix for row in log_files.LOG_FILES]
+SUFFIX_NAMES = {name for name, value in vars(log_files).items() if value in SUFFIXES}
+
+
+def suffixes_of(module: str) -> set[str]:
+    """Suffixes that a module of storage names."""
+    tree = ast.parse((SOURCE / "storage" / module).read_text())
+    named = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {getattr(log_files, name) for name in named & SUFFIX_NAMES}
 
 
 def test_no_other_module_lists_suffixes() -> None:
     lists = []
     for path in SOURCE.rglob("*.py"):
-        if path == SOURCE / "storage" / "files.py":
+        if path == SOURCE / "storage" / "log_files.py":
             continue
         source = path.read_text()
         if sum(name in source for name in SUFFIX_NAMES) <= 2:
@@ -28,24 +35,32 @@ def test_no_other_module_lists_suffixes() -> None:
 
 
 def test_the_log_stands_first_or_last() -> None:
-    assert (".log", *files.LOG_LAST[:-1]) == files.LOG_FIRST
-    assert files.LOG_LAST[-1] == ".log"
-    assert {*files.LOG_FIRST} == {*files.SEGMENT_SUFFIXES, ".snapshot"}
+    assert (".log", *log_files.LOG_LAST[:-1]) == log_files.LOG_FIRST
+    assert log_files.LOG_LAST[-1] == ".log"
+    assert {*log_files.LOG_FIRST} == {*log_files.SEGMENT_SUFFIXES, ".snapshot"}
 
 
 def test_append_times_are_synced_before_the_log_and_the_log_before_derived_files() -> None:
-    assert files.PRIMARY_SUFFIXES == (".appendtime", ".log")
-    assert files.SYNCED_SUFFIXES[:2] == files.PRIMARY_SUFFIXES
-    ranks = [row.sync_rank for row in files.SYNCED_FILES]
+    assert log_files.PRIMARY_SUFFIXES == (".appendtime", ".log")
+    assert log_files.SYNCED_SUFFIXES[:2] == log_files.PRIMARY_SUFFIXES
+    ranks = [row.sync_rank for row in log_files.SYNCED_FILES]
     assert ranks == [*range(len(ranks))]
 
 
 def test_a_zone_map_has_checksums_of_the_files_beside_its_log() -> None:
-    assert {*files.SUMMED_SUFFIXES} == {*files.SEGMENT_SUFFIXES} - {".log", ".zones"}
+    assert {*log_files.SUMMED_SUFFIXES} == {*log_files.SEGMENT_SUFFIXES} - {".log", ".zones"}
 
 
 def test_a_move_to_a_tier_copies_every_file() -> None:
     """Files that the tier does not copy would be lost when the local files are removed."""
-    tree = ast.parse((SOURCE / "storage" / "tier_manager" / "tier_store.py").read_text())
-    named = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert named & SUFFIX_NAMES == SUFFIX_NAMES
+    assert suffixes_of("tier_manager/tier_store.py") == {*SUFFIXES}
+
+
+def test_a_truncation_cuts_every_file_that_a_finished_segment_can_have() -> None:
+    """It drops the zone map and the snapshots by functions of the modules that write them."""
+    assert suffixes_of("log/truncation.py") == {*log_files.SUMMED_SUFFIXES}
+
+
+def test_an_attached_segment_gets_every_file_that_can_be_made_from_its_log() -> None:
+    """A zone map is built after the segment was attached; it has no snapshot."""
+    assert suffixes_of("directory/staging.py") == {".log", *log_files.SUMMED_SUFFIXES}

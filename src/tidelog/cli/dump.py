@@ -40,7 +40,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
 from tidelog.record.coding import crc32c
 from tidelog.record.record import Record, read_control_type, read_end_marker
-from tidelog.storage import files, text_files
+from tidelog.storage import files, log_files, text_files
 from tidelog.storage.clocks import append_times
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
@@ -109,7 +109,7 @@ class DumpFile:
 
     def log_batches(self) -> list["BatchFacts"] | None:
         """Return the batches of the segment's log file; None if this file is missing or damaged."""
-        path = self.beside(files.log_file_name(self.base_offset))
+        path = self.beside(log_files.log_file_name(self.base_offset))
         if not self.file_system.exists(path):
             self.note("the segment's log file is missing; entries were not compared with it")
             return None
@@ -509,7 +509,7 @@ def _zone_rows(dump: DumpFile) -> Iterator[Row]:
     except UnsupportedVersion as error:
         dump.note(str(error))
         return
-    log_path = dump.beside(files.log_file_name(dump.base_offset))
+    log_path = dump.beside(log_files.log_file_name(dump.base_offset))
     if dump.file_system.exists(log_path):
         _check_siblings(dump, zone_map)
     else:
@@ -559,8 +559,8 @@ def _check_zone(dump: DumpFile, log_path: str, number: int, zone: Zone) -> None:
 
 
 def _check_siblings(dump: DumpFile, zone_map: ZoneMap) -> None:
-    for suffix in files.SUMMED_SUFFIXES:
-        path = dump.beside(files.file_name(dump.base_offset, suffix))
+    for suffix in log_files.SUMMED_SUFFIXES:
+        path = dump.beside(log_files.file_name(dump.base_offset, suffix))
         exists = dump.file_system.exists(path)
         expected = zone_map.siblings.get(suffix)
         if exists and FileSum(*_sum(dump, path, 0, dump.file_system.stat(path).size)) != expected:
@@ -587,16 +587,16 @@ def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
 # Maps a file's name or suffix to the columns and rows of the file's content. Log files are not in
 # this mapping, because they have several sets of columns.
 _KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
-    files.OFFSET_INDEX_SUFFIX: (output.number("slot", "offset", "position"), _offset_rows),
-    files.TIME_INDEX_SUFFIX: (
+    log_files.OFFSET_INDEX_SUFFIX: (output.number("slot", "offset", "position"), _offset_rows),
+    log_files.TIME_INDEX_SUFFIX: (
         output.columns(output.number("slot"), output.time("timestamp"), output.number("offset")),
         _time_rows,
     ),
-    files.TXN_INDEX_SUFFIX: (
+    log_files.TXN_INDEX_SUFFIX: (
         output.number("producer_id", "first_offset", "last_offset", "last_stable_offset"),
         _decoded(_aborted),
     ),
-    files.SNAPSHOT_SUFFIX: (
+    log_files.SNAPSHOT_SUFFIX: (
         output.columns(
             output.number("producer_id", "epoch", "last_sequence", "last_offset", "offset_delta"),
             output.time("timestamp"),
@@ -604,11 +604,11 @@ _KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
         ),
         _decoded(_producers),
     ),
-    files.APPEND_TIME_SUFFIX: (
+    log_files.APPEND_TIME_SUFFIX: (
         output.columns(output.number("row", "offset"), output.time("append_time"), "fingerprint"),
         _append_rows,
     ),
-    files.ZONES_SUFFIX: (
+    log_files.ZONES_SUFFIX: (
         output.columns(
             output.number("zone", "position", "size_bytes", "first_offset", "last_offset"),
             output.number("data_records"),
@@ -719,7 +719,7 @@ def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
         raise UsageProblem(f"{path}: no such file or directory")
     if not file_system.stat(path).is_dir:
         if _kind(path) is None:
-            kinds = ", ".join((files.LOG_SUFFIX, *_KINDS))
+            kinds = ", ".join((log_files.LOG_SUFFIX, *_KINDS))
             raise UsageProblem(
                 f"{path}: the name is not that of a log file; known suffixes and names: {kinds}"
             )
@@ -740,21 +740,21 @@ def _kind(path: str) -> str | None:
     name = posixpath.basename(path)
     if name in _KINDS:
         return name
-    for extra in (files.DELETED_SUFFIX, files.CLEANED_SUFFIX, files.SWAP_SUFFIX):
+    for extra in (log_files.DELETED_SUFFIX, log_files.CLEANED_SUFFIX, log_files.SWAP_SUFFIX):
         name = name.removesuffix(extra)
     suffix = posixpath.splitext(name)[1]
-    return suffix if suffix == files.LOG_SUFFIX or suffix in _KINDS else None
+    return suffix if suffix == log_files.LOG_SUFFIX or suffix in _KINDS else None
 
 
 def _base_offset_of(path: str) -> int:
-    parsed = files.parse_file_name(posixpath.basename(path))
+    parsed = log_files.parse_file_name(posixpath.basename(path))
     return 0 if parsed is None else parsed[0]
 
 
 def _dump(dumped: DumpFile, options: DumpOptions) -> FileDump:
     kind = _kind(dumped.path)
     assert kind is not None
-    if kind == files.LOG_SUFFIX:
+    if kind == log_files.LOG_SUFFIX:
         return dump_log(dumped, deep=options.deep, key=options.key_as, value=options.value_as)
     columns, rows_of = _KINDS[kind]
     return FileDump(columns, rows_of(dumped))

@@ -44,7 +44,7 @@ from tidelog.config import (
 )
 from tidelog.errors import OffsetsGone, StorageFailure, TidelogError
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.types import (
     INT64_MAX,
     INTERNAL_TOPICS,
@@ -585,7 +585,7 @@ def _lost_times(log: "LogView") -> Iterator[str]:
     for segment in log.finished_segments():
         if segment.is_tiered:
             continue
-        path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+        path = segment.context.path(segment.base_offset, log_files.APPEND_TIME_SUFFIX)
         loss: TidelogError | None
         try:
             with typed_reads(path):

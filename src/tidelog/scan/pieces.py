@@ -29,7 +29,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.bounds import Bounds
 from tidelog.scan.split import Piece
 from tidelog.scan.zone_pruning import ZoneQuestion, ZoneRange, find_ranges
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.clocks.zone_map import Question, ZoneMap
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment import zone_map_files
@@ -115,9 +115,9 @@ class PieceFinder:
         finished = [segment for segment in segments if not segment.is_active]
         by_time = self.bounds.time_range is not None
         needs_zones = by_time or self.counts
-        suffixes = [files.ZONES_SUFFIX] if needs_zones else []
+        suffixes = [log_files.ZONES_SUFFIX] if needs_zones else []
         if self.with_append_times or needs_zones:
-            suffixes.append(files.APPEND_TIME_SUFFIX)
+            suffixes.append(log_files.APPEND_TIME_SUFFIX)
         bases = [segment.base_offset for segment in finished]
         prefetch(context.env.files, [context.path(b, suffix) for b in bases for suffix in suffixes])
         if needs_zones:
@@ -309,7 +309,7 @@ def identity_text(identity: tuple[int, int]) -> str:
 def _with_times(reader: LogView, segment: Segment, piece: Piece) -> Piece:
     """Return the piece with the path and the trusted end of its append times."""
     if segment.knows_all_append_times:
-        path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+        path = segment.context.path(segment.base_offset, log_files.APPEND_TIME_SUFFIX)
         return dataclasses.replace(piece, times_path=path, times_end=segment.end_offset)
     times = reader.append_times_of(segment)
     if not times.row_count:
@@ -325,7 +325,7 @@ def _with_times(reader: LogView, segment: Segment, piece: Piece) -> Piece:
 
 def _times_path(reader: LogView, segment: Segment) -> str:
     context = segment.context if segment.is_tiered else reader.context
-    return context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+    return context.path(segment.base_offset, log_files.APPEND_TIME_SUFFIX)
 
 
 def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:

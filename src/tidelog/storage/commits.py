@@ -44,7 +44,7 @@ from typing import Final, NamedTuple
 from tidelog.amounts import plural
 from tidelog.env import Env, FileSystem
 from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.types import INT64_MAX, TopicPartition
 
 WRITERS_FILE: Final = "tidelog-writers.json"
@@ -287,7 +287,7 @@ class Commit(NamedTuple):
     @property
     def is_swap(self) -> bool:
         """Whether the commit moves files of a compaction, which have Kafka's suffix `.swap`."""
-        return any(move.staged.endswith(files.SWAP_SUFFIX) for move in self.moves)
+        return any(move.staged.endswith(log_files.SWAP_SUFFIX) for move in self.moves)
 
 
 def encode_commit(commit: Commit) -> bytes:
@@ -335,7 +335,7 @@ def _check_move(move: Move) -> None:
         and files.parse_partition_dir(move.directory) is not None
         and _is_staged(move.staged, move.final)
         and "/" not in move.staged
-        and files.parse_file_name(move.final) is not None
+        and log_files.parse_file_name(move.final) is not None
     )
     if not is_right:
         raise CorruptFile(
@@ -345,7 +345,7 @@ def _check_move(move: Move) -> None:
 
 
 def _is_staged(name: str, final: str) -> bool:
-    return name.endswith(STAGED_SUFFIX) or name == final + files.SWAP_SUFFIX
+    return name.endswith(STAGED_SUFFIX) or name == final + log_files.SWAP_SUFFIX
 
 
 def _check_removal(removal: Removal) -> None:
@@ -353,7 +353,7 @@ def _check_removal(removal: Removal) -> None:
     is_right = (
         all(isinstance(part, str) for part in parts)
         and files.parse_partition_dir(removal.directory) is not None
-        and files.parse_file_name(removal.name) is not None
+        and log_files.parse_file_name(removal.name) is not None
     )
     if not is_right:
         raise CorruptFile(
@@ -502,7 +502,7 @@ def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[s
     Returns:
         Current names by final names. For a file that is not renamed yet, the current name is its
         staged name. For a file that the commits remove, the current name is a name that does not
-        exist (`files.REMOVED_SUFFIX`).
+        exist (`log_files.REMOVED_SUFFIX`).
     """
     return _overlay(fs, directory, partition, _commits(fs, directory))
 
@@ -526,5 +526,5 @@ def _overlay(
                 names[move.final] = move.staged
         for removal in commit.removes:
             if removal.directory == name:
-                names[removal.name] = removal.name + files.REMOVED_SUFFIX
+                names[removal.name] = removal.name + log_files.REMOVED_SUFFIX
     return names

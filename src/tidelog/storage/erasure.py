@@ -46,7 +46,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.builder import build_empty_batch
 from tidelog.record.record import Record
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.commits import STAGED_SUFFIX
 from tidelog.storage.compaction.cleaning_plan import is_whole
 from tidelog.storage.directory.attach import exchange
@@ -102,9 +102,9 @@ _CHUNK_BYTES: Final = 8 << 20
 
 # Name suffixes of files that may hold copies of a segment's records.
 _ASIDE: Final = (
-    files.DELETED_SUFFIX,
-    files.CLEANED_SUFFIX,
-    files.SWAP_SUFFIX,
+    log_files.DELETED_SUFFIX,
+    log_files.CLEANED_SUFFIX,
+    log_files.SWAP_SUFFIX,
     STAGING_SUFFIX,
     STAGED_SUFFIX,
 )
@@ -190,7 +190,7 @@ def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list
     ]
     directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
     for entry in log_dir.env.files.list_dir(directory):
-        if files.LOG_SUFFIX in entry.name and entry.name.endswith(_ASIDE):
+        if log_files.LOG_SUFFIX in entry.name and entry.name.endswith(_ASIDE):
             path = f"{directory}/{entry.name}"
             searched.append(_search_file(name, path, -1, key, log_dir))
     return searched
@@ -708,7 +708,7 @@ class _Purger:
         for one in searched:
             file_name = one.path.rpartition("/")[2]
             is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
-            if one.offsets and (is_staged or one.path.endswith(files.DELETED_SUFFIX)):
+            if one.offsets and (is_staged or one.path.endswith(log_files.DELETED_SUFFIX)):
                 if self._fs.exists(one.path):  # a segment's exchange may have removed the file
                     self._fs.remove(one.path)
                 self._work.removed.append(one.path)

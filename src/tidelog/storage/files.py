@@ -1,9 +1,7 @@
-"""Names of files and directories, the table of a log's files, and reads and writes of whole files.
+"""Names of small files and of directories, names and ids of topics, and reads and writes of files.
 
-This module owns the names of files and directories, and `LOG_FILES`, the table of the files that
-belong to a log. `LOG_FILES` shows which files of a log are primary, and in which order the files
-are synced and removed. The content of small text files is defined in `text_files`, or in a module
-for one kind of file.
+The names of a log's segment files are in `log_files`. The content of small text files is defined in
+`text_files`, or in a module for one kind of file.
 
 Source: Kafka 4.x LogFileUtils; docs/format.md.
 """
@@ -16,12 +14,11 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from tidelog.env import MAX_BUFFERS_PER_WRITE, Env, File, FileSystem, NotRegularFile
 from tidelog.errors import CorruptFile, InvalidTopic, MissingFile, UnsupportedVersion
-from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
+from tidelog.types import INT32_MAX, Buffer, TopicPartition
 
 _Content = TypeVar("_Content")
 _Missing = TypeVar("_Missing")
@@ -29,75 +26,8 @@ _Missing = TypeVar("_Missing")
 # Name of the controllers' metadata log in Kafka; a broker's directory may contain it.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
-LOG_SUFFIX: Final = ".log"
-OFFSET_INDEX_SUFFIX: Final = ".index"
-TIME_INDEX_SUFFIX: Final = ".timeindex"
-TXN_INDEX_SUFFIX: Final = ".txnindex"
-SNAPSHOT_SUFFIX: Final = ".snapshot"
-APPEND_TIME_SUFFIX: Final = ".appendtime"
-ZONES_SUFFIX: Final = ".zones"
-
-# Suffixes that are appended to a file's whole name, as in `00000000000000000000.timeindex.swap`.
-DELETED_SUFFIX: Final = ".deleted"
-
-CLEANED_SUFFIX: Final = ".cleaned"
-SWAP_SUFFIX: Final = ".swap"
+# Suffix of a file that `write_atomically` renames to its final name.
 TMP_SUFFIX: Final = ".tmp"
-REMOVED_SUFFIX: Final = ".removed"  # for files that `commits.overlay` reports as removed
-
-
-class LogFile(NamedTuple):
-    """A kind of file that is named after a base offset: a log or a file beside it.
-
-    Attributes:
-        suffix: Suffix of the file's name.
-        is_primary: True for a file that can't be rebuilt. All other files can be rebuilt from the
-            log.
-        sync_rank: Position of the file in the order in which a segment's files are synced. None for
-            a file that is never synced, because the file has its own checksum and can be rebuilt.
-        is_of_segment: Whether the file exists only together with the segment. False for a producer
-            snapshot, which belongs to an offset.
-        is_summed: Whether a zone map stores the file's length and checksum.
-    """
-
-    suffix: str
-    is_primary: bool = False
-    sync_rank: int | None = None
-    is_of_segment: bool = True
-    is_summed: bool = False
-
-
-# The kinds of files of a log, with the log file first. If files are renamed or removed in this
-# order, a crash can leave only files whose log file is gone; recovery drops such files.
-LOG_FILES: Final = (
-    LogFile(LOG_SUFFIX, is_primary=True, sync_rank=1),
-    LogFile(OFFSET_INDEX_SUFFIX, sync_rank=2, is_summed=True),
-    LogFile(TIME_INDEX_SUFFIX, sync_rank=3, is_summed=True),
-    LogFile(TXN_INDEX_SUFFIX, sync_rank=4, is_summed=True),
-    # The append-time file is synced before the log, so that every durable record has its append
-    # time.
-    LogFile(APPEND_TIME_SUFFIX, is_primary=True, sync_rank=0, is_summed=True),
-    LogFile(ZONES_SUFFIX),
-    LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),
-)
-
-# All suffixes in two orders: `LOG_FIRST` begins with `.log`, and `LOG_LAST` ends with `.log`.
-LOG_FIRST: Final = tuple(file.suffix for file in LOG_FILES)
-
-LOG_LAST: Final = (*LOG_FIRST[1:], LOG_FIRST[0])
-SEGMENT_SUFFIXES: Final = tuple(file.suffix for file in LOG_FILES if file.is_of_segment)
-SUMMED_SUFFIXES: Final = tuple(file.suffix for file in LOG_FILES if file.is_summed)
-
-# Kinds of files that are synced, in the order of syncs.
-SYNCED_FILES: Final = sorted(
-    (file for file in LOG_FILES if file.sync_rank is not None), key=attrgetter("sync_rank")
-)
-
-SYNCED_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES)
-PRIMARY_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES if file.is_primary)
-
-# Suffixes of the offset index and the time index, in the order of `(OffsetIndex, TimeIndex)` pairs.
-INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 LOCK_FILE: Final = ".lock"
 
@@ -115,79 +45,19 @@ RECOVERY_POINT_CHECKPOINT_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT_FILE: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT_FILE: Final = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-offset-checkpoint"
+TOPICS_FILE: Final = "tidelog-topics.json"
 TOPIC_NAME_LIMIT: Final = 249
 
 # Maximum size of a small file in bytes. The largest small file of a directory with 100,000
 # partitions has some 30 MB.
 SMALL_FILE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 
-_FILE_NAME: Final = re.compile(r"([0-9]{20})(\.[a-z]+(?:\.[a-z]+)*)", re.ASCII)
 _PARTITION_DIR: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 
 # Kafka reserves these ids for "no id" and for its own metadata topic.
 _RESERVED_IDS: Final = (uuid.UUID(int=0), uuid.UUID(int=1))
-
-
-def file_name(base_offset: int, suffix: str) -> str:
-    """Return the name of a segment's file, e.g. `00000000000000000042.timeindex`."""
-    assert 0 <= base_offset <= INT64_MAX
-    return f"{base_offset:020d}{suffix}"
-
-
-def log_file_name(base_offset: int) -> str:
-    """Return the name of a segment's log file."""
-    return file_name(base_offset, LOG_SUFFIX)
-
-
-def cleaned_path(directory: str, base_offset: int, suffix: str) -> str:
-    """Return the temporary path of a segment's file that a cleaning has written."""
-    return f"{directory}/{file_name(base_offset, suffix)}{CLEANED_SUFFIX}"
-
-
-def cleaned_overlay(fs: FileSystem, directory: str, base_offset: int) -> dict[str, str]:
-    """Return the names of a segment's `.cleaned` files by their final names.
-
-    The name for a file that is missing ends with `.removed`.
-
-    See `SegmentContext.overlay`.
-    """
-    return {
-        file_name(base_offset, suffix): file_name(base_offset, suffix)
-        + (
-            CLEANED_SUFFIX
-            if fs.exists(cleaned_path(directory, base_offset, suffix))
-            else REMOVED_SUFFIX
-        )
-        for suffix in LOG_FIRST
-    }
-
-
-def parse_file_name(name: str) -> tuple[int, str] | None:
-    """Parse a file name into base offset and whole suffix (such as `.index.deleted`).
-
-    Return None for other names.
-    """
-    match = _FILE_NAME.fullmatch(name)
-    if match is None or int(match[1]) > INT64_MAX:
-        return None
-    return int(match[1]), match[2]
-
-
-def log_sizes(fs: FileSystem, directory: str) -> list[int]:
-    """Return the sizes in bytes of a partition's log files.
-
-    Files that are removed during the call are left out.
-    """
-    sizes: list[int] = []
-    with suppress(FileNotFoundError):
-        for entry in fs.list_dir(directory):
-            parsed = parse_file_name(entry.name)
-            if parsed is not None and parsed[1] == LOG_SUFFIX:
-                with suppress(FileNotFoundError):
-                    sizes.append(fs.stat(f"{directory}/{entry.name}").size)
-    return sizes
 
 
 def partition_dir_name(partition: TopicPartition) -> str:
@@ -457,6 +327,3 @@ def _write_once(
     fs.rename(temporary, path)
     if sync_name and is_durable:
         fs.sync_dir(posixpath.dirname(path) or ".")
-
-
-TOPICS_FILE: Final = "tidelog-topics.json"

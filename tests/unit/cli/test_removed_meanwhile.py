@@ -6,7 +6,7 @@ import pytest
 from tests.faults.hooked import HookedDisk
 from tests.worlds.command_line import Cli
 
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.types import NewRecord
 
 CONFIG = (
@@ -26,7 +26,7 @@ def test_no_append_times_of_a_removed_segment_are_reported_as_lost(
     cli.ok("create", "t", *(word for each in config for word in ("--config", each)))
     for number in range(60):
         cli.append(NewRecord(key=b"%d" % number, value=b"v" * 100), topic="t")
-    times = sorted((cli.data / "t-0").glob(f"*{files.APPEND_TIME_SUFFIX}"))[1]
+    times = sorted((cli.data / "t-0").glob(f"*{log_files.APPEND_TIME_SUFFIX}"))[1]
     reads, last = 0, 0
 
     def remove(call: str, path: str) -> None:
@@ -34,8 +34,8 @@ def test_no_append_times_of_a_removed_segment_are_reported_as_lost(
         if call == "open" and path == str(times):
             reads += 1
             if reads == last:
-                for suffix in files.LOG_FIRST:
-                    if suffix != files.ZONES_SUFFIX:  # removed after the append times
+                for suffix in log_files.LOG_FIRST:
+                    if suffix != log_files.ZONES_SUFFIX:  # removed after the append times
                         times.with_suffix(suffix).unlink(missing_ok=True)
 
     seen = Cli(cli.data, files=HookedDisk(remove))

@@ -12,7 +12,7 @@ from tidelog.cli.surroundings import ExitCode
 from tidelog.errors import MissingFile
 from tidelog.record.partitioner import partition_of
 from tidelog.scan.table_rules import Doubt, by_reason
-from tidelog.storage import files, text_files
+from tidelog.storage import files, log_files, text_files
 from tidelog.types import TopicPartition
 
 
@@ -384,7 +384,7 @@ def test_values_that_a_serializer_cannot_encode_are_refused(
 
 def test_a_dump_shows_keys_by_name(flights: Cli) -> None:
     flights.append(at(NOW, struct.pack(">q", 9), b"v"))
-    path = str(flights.data / "flights-0" / files.log_file_name(0))
+    path = str(flights.data / "flights-0" / log_files.log_file_name(0))
     (row,) = flights.ok("dump", path, "--deep", "--key-as", "int64", "-o", "json").objects
     assert row["key"] == 9
     refused = flights.run("dump", path, "--key-as", "int64")

@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 from tests.worlds.command_line import NOW, Cli
 
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.types import Header, NewRecord
 
 HOUR = 3_600_000
@@ -55,7 +55,9 @@ COMMANDS = [
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_line_is_wider_than_the_terminal(world: Cli, command: str, width: int) -> None:
-    (world.data / "planes-0" / files.log_file_name(0)).with_suffix(".index").write_bytes(b"xxxxx")
+    (world.data / "planes-0" / log_files.log_file_name(0)).with_suffix(".index").write_bytes(
+        b"xxxxx"
+    )
     world.variables["COLUMNS"] = f"{width}"
     result = world.run(*command.split())
     assert "Traceback" not in result.err

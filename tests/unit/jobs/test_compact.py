@@ -29,7 +29,7 @@ from tidelog.jobs.compact import job
 from tidelog.record.record import Record
 from tidelog.server.embedded import Broker
 from tidelog.spark.parts import Work
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult
@@ -379,7 +379,7 @@ def test_files_of_another_size_are_not_swapped_in(held_broker: tuple[str, Broker
     _, one = read_lent(lent(place, 0))
     assert one is not None
     cleaned = InProcess(os_env()).clean(one)
-    path = f"{one.directory}/{files.log_file_name(cleaned.groups[0].base_offset)}.cleaned"
+    path = f"{one.directory}/{log_files.log_file_name(cleaned.groups[0].base_offset)}.cleaned"
     Path(path).write_bytes(b"late")
     with pytest.raises(CleaningAborted, match="its size differs from the announced one"):
         give(place, take_back(one, cleaned))

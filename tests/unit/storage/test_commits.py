@@ -22,7 +22,7 @@ from tests.worlds.directories.logs import reopen as reopen_dir
 from tidelog.env import DirEntry, Env, ManualClock, OsFileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.builder import build_batch
-from tidelog.storage import commits, files
+from tidelog.storage import commits, files, log_files
 from tidelog.storage.commits import Commit, Mark, Move, Removal, read_marks
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
@@ -167,7 +167,7 @@ class TestReplay:
     def test_after_no_crash_a_removed_file_is_beside_the_file_that_replaces_it(self) -> None:
         """Kafka completes a swap by file names alone, without the commit record."""
         env, old = seeded_env(1), "00000000000000000000.log"
-        swap = Move("t-0", FINAL + files.SWAP_SUFFIX, FINAL)
+        swap = Move("t-0", FINAL + log_files.SWAP_SUFFIX, FINAL)
         env.files.make_dirs(f"{PATH}/t-0")
         for name in (old, swap.staged):
             file = env.files.open(f"{PATH}/t-0/{name}", create=True)

@@ -13,7 +13,7 @@ from tests.worlds.directories.logs import (
     write,
 )
 
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.log.log import Log
 
 SPARSE = {"index.interval.bytes": "0", "tidelog.retention.clock": "record"}
@@ -34,7 +34,7 @@ def two_segments(env_config: dict[str, str] | None = None) -> tuple[SeededEnv, L
 
 def drop_zones(env: SeededEnv) -> None:
     """Remove the zone map, so that only the log itself can verify an index."""
-    path = f"/data/t-0/{files.file_name(0, files.ZONES_SUFFIX)}"
+    path = f"/data/t-0/{log_files.file_name(0, log_files.ZONES_SUFFIX)}"
     if env.files.exists(path):
         env.files.remove(path)
 
@@ -74,8 +74,8 @@ def test_retention_is_not_fooled_by_a_time_index(changed: object, has_map: bool)
 def test_zeros_at_the_end_of_indexes_neither_fill_a_segment_nor_change_its_time() -> None:
     """After a hard stop of Kafka, both indexes are preallocated, with zeros at the end."""
     env, _ = two_segments()
-    for suffix, size in ((files.OFFSET_INDEX_SUFFIX, 8), (files.TIME_INDEX_SUFFIX, 12)):
-        name = files.file_name(4, suffix)
+    for suffix, size in ((log_files.OFFSET_INDEX_SUFFIX, 8), (log_files.TIME_INDEX_SUFFIX, 12)):
+        name = log_files.file_name(4, suffix)
         write(env, name, read(env, name) + bytes(100 * size))
     _, log = reopen(env)
     put(log, START_MS + 1)

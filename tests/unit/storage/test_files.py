@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.env import MAX_BUFFERS_PER_WRITE, File, OsFileSystem
 from tidelog.errors import CorruptFile, InvalidTopic
-from tidelog.storage import files, text_files
+from tidelog.storage import files, log_files, text_files
 from tidelog.storage.open_files import FilePool, PooledFile
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
@@ -49,9 +49,9 @@ class ShortFile:
 
 
 def test_file_names_are_twenty_digits_and_a_suffix() -> None:
-    assert files.log_file_name(0) == "00000000000000000000.log"
-    assert files.file_name(42, files.TIME_INDEX_SUFFIX) == "00000000000000000042.timeindex"
-    assert files.log_file_name(INT64_MAX) == "09223372036854775807.log"
+    assert log_files.log_file_name(0) == "00000000000000000000.log"
+    assert log_files.file_name(42, log_files.TIME_INDEX_SUFFIX) == "00000000000000000042.timeindex"
+    assert log_files.log_file_name(INT64_MAX) == "09223372036854775807.log"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_file_names_are_twenty_digits_and_a_suffix() -> None:
     ],
 )
 def test_only_whole_file_names_are_parsed(name: str, expected: tuple[int, str] | None) -> None:
-    assert files.parse_file_name(name) == expected
+    assert log_files.parse_file_name(name) == expected
 
 
 @pytest.mark.parametrize(

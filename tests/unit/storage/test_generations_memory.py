@@ -15,7 +15,7 @@ from tidelog.env import Env
 from tidelog.errors import CorruptFile, MissingDependency, UnsupportedVersion
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.compaction.generations import (
     Demand,
     Generations,
@@ -159,7 +159,7 @@ def _machine() -> tuple[DamageFileSystem, Env, list[SourceSegment]]:
             [NewRecord(key=key, value=b"x" * 50, timestamp=1) for key in keys],
             base_offset=number * 10,
         )
-        path = f"{DIRECTORY}/{files.log_file_name(number * 10)}"
+        path = f"{DIRECTORY}/{log_files.log_file_name(number * 10)}"
         file = fs.open(path, create=True)
         file.pwrite(bytes(batch), 0)
         file.close()
@@ -220,7 +220,7 @@ def test_a_damaged_file_is_reported() -> None:
 
 def test_a_damaged_segment_is_left_out_of_the_sample() -> None:
     machine, env, segments = _machine()
-    file = machine.open(f"{DIRECTORY}/{files.log_file_name(10)}", write=True)
+    file = machine.open(f"{DIRECTORY}/{log_files.log_file_name(10)}", write=True)
     file.pwrite(b"\x09", 16)
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)

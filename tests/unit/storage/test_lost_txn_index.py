@@ -28,7 +28,7 @@ from tests.worlds.directories.logs import (
 
 from tidelog.errors import CorruptBatch, CorruptData, CorruptIndex, DamagedLog, StorageFailure
 from tidelog.record.batch_walk import walk
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log import segment_list
 from tidelog.storage.log.log_reader import LogView
@@ -439,7 +439,7 @@ class TestALogWithoutSnapshotsAndAborts:
             put(log, 1)
         directory.close()
         for name in names(env):
-            if name.endswith(files.SNAPSHOT_SUFFIX):
+            if name.endswith(log_files.SNAPSHOT_SUFFIX):
                 env.files.remove(path_of(name))
         return env
 

@@ -14,7 +14,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch, build_empty_batch
 from tidelog.record.record import Record
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import (
     CleanedGroup,
@@ -73,7 +73,7 @@ class PlainWorker:
 
 def batches_of(env: Env, job: CleaningJob, source: SourceSegment) -> Iterator[RecordBatch]:
     """Yield the checked batches of a source."""
-    path = f"{job.directory}/{files.log_file_name(source.base_offset)}"
+    path = f"{job.directory}/{log_files.log_file_name(source.base_offset)}"
     for batch in walk(files.read_file(env.files, path)):
         assert isinstance(batch, RecordBatch)
         batch.ensure_valid()
@@ -137,7 +137,7 @@ class _Rewrite:
         return [each for each in self.job.sources if each.base_offset in self.group.bases]
 
     def _sidecar(self, source: SourceSegment) -> bytes:
-        name = files.file_name(source.base_offset, files.APPEND_TIME_SUFFIX)
+        name = log_files.file_name(source.base_offset, log_files.APPEND_TIME_SUFFIX)
         try:
             return files.read_file(self.env.files, f"{self.job.directory}/{name}")
         except FileNotFoundError:
@@ -214,16 +214,16 @@ class _Rewrite:
         end = self._sources()[-1].end_offset
         aborted = [txn for txn in self.job.aborted if base <= txn.last_offset < end]
         contents = {
-            files.LOG_SUFFIX: bytes(data),
-            files.OFFSET_INDEX_SUFFIX: bytes(offset_index.encoded),
-            files.TIME_INDEX_SUFFIX: bytes(time_index.encoded),
+            log_files.LOG_SUFFIX: bytes(data),
+            log_files.OFFSET_INDEX_SUFFIX: bytes(offset_index.encoded),
+            log_files.TIME_INDEX_SUFFIX: bytes(time_index.encoded),
         }
         if aborted:
-            contents[files.TXN_INDEX_SUFFIX] = bytes(TxnIndex(base, aborted).encoded)
+            contents[log_files.TXN_INDEX_SUFFIX] = bytes(TxnIndex(base, aborted).encoded)
         if times.row_count:
-            contents[files.APPEND_TIME_SUFFIX] = times.encode()
+            contents[log_files.APPEND_TIME_SUFFIX] = times.encode()
         for suffix, content in contents.items():
-            name = files.file_name(base, suffix) + files.CLEANED_SUFFIX
+            name = log_files.file_name(base, suffix) + log_files.CLEANED_SUFFIX
             file = self.env.files.open(f"{self.job.directory}/{name}", create=True)
             file.truncate(0)
             files.write_fully(file, content, 0)

@@ -7,7 +7,7 @@ import pytest
 from tests.worlds.constants import set_constant
 
 from tidelog.env import Env
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.zone_map import Limits
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -50,13 +50,13 @@ def add_zones(
         for number, segment in enumerate(reader.segments):
             if not isinstance(segment, ClosedSegment):
                 continue
-            times = reader.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+            times = reader.context.path(segment.base_offset, log_files.APPEND_TIME_SUFFIX)
             if number in forget and fs.exists(times):
                 fs.remove(times)
             reader.append_times_of(segment)
             siblings = sum_siblings(segment.context, segment.base_offset)
             data = build_plain(segment, siblings, limits)
-            name = reader.context.path(segment.base_offset, files.ZONES_SUFFIX)
+            name = reader.context.path(segment.base_offset, log_files.ZONES_SUFFIX)
             files.write_atomically(fs, name, data)
             count += 1
     return count

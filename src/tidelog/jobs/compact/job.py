@@ -49,7 +49,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.objects.object_files import env_for
 from tidelog.spark.parts import parallelism, run_parts
 from tidelog.spark.session import described, our_words
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.compaction.cleaner import CleaningReport, clean, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult, parts_of, together
@@ -476,7 +476,7 @@ class AttemptFiles(OsFileSystem):
         self._attempt = attempt
 
     def _named(self, path: str) -> str:
-        if not path.endswith(files.CLEANED_SUFFIX):
+        if not path.endswith(log_files.CLEANED_SUFFIX):
             return path
         return attempt_path(path, self._attempt)
 
@@ -511,8 +511,8 @@ class AttemptFiles(OsFileSystem):
 
 def attempt_path(path: str, attempt: str) -> str:
     """Return the path of an attempt's `.cleaned` file."""
-    stem = path.removesuffix(files.CLEANED_SUFFIX)
-    return f"{stem}.{attempt}{files.CLEANED_SUFFIX}"
+    stem = path.removesuffix(log_files.CLEANED_SUFFIX)
+    return f"{stem}.{attempt}{log_files.CLEANED_SUFFIX}"
 
 
 def clean_part(part: str) -> tuple[object, ...]:
@@ -530,6 +530,6 @@ def _rename_files(job: CleaningJob, cleaned: CleaningResult, attempt: str) -> No
     disk = os_env().files
     for group in cleaned.groups:
         for suffix in group.suffixes:
-            name = files.file_name(group.base_offset, suffix)
-            path = f"{job.directory}/{name}{files.CLEANED_SUFFIX}"
+            name = log_files.file_name(group.base_offset, suffix)
+            path = f"{job.directory}/{name}{log_files.CLEANED_SUFFIX}"
             disk.rename(attempt_path(path, attempt), path)

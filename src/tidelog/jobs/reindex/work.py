@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tidelog.env import Env
 from tidelog.errors import CorruptData, StorageFailure, UnsupportedCompression, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Selection, Severity
 from tidelog.storage.checks.findings import note
 from tidelog.storage.checks.partition_check import RepairFacts
@@ -112,7 +112,7 @@ def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bo
 
 
 def _is_missing_map(env: Env, finding: Finding) -> bool:
-    return finding.path.endswith(files.ZONES_SUFFIX) and not env.files.exists(finding.path)
+    return finding.path.endswith(log_files.ZONES_SUFFIX) and not env.files.exists(finding.path)
 
 
 def _check(
@@ -129,11 +129,13 @@ def _check(
     done.log_bytes = check.log_bytes()
     names = (each for partition in check.partitions.values() for each in partition.file_names())
     all_names = list(names)
-    done.segments = sum(each.endswith(files.LOG_SUFFIX) for each in all_names)
+    done.segments = sum(each.endswith(log_files.LOG_SUFFIX) for each in all_names)
     if not mends:
         # In mode `build`, `build_zones` counts the maps.
-        faulty = {finding.path for finding in findings if finding.path.endswith(files.ZONES_SUFFIX)}
-        maps = sum(each.endswith(files.ZONES_SUFFIX) for each in all_names)
+        faulty = {
+            finding.path for finding in findings if finding.path.endswith(log_files.ZONES_SUFFIX)
+        }
+        maps = sum(each.endswith(log_files.ZONES_SUFFIX) for each in all_names)
         done.maps_there = maps - sum(env.files.exists(path) for path in faulty)
     done.is_blind = bool(check.unseen)
     done.problems += [str(failure) for failure in check.unseen]
@@ -256,7 +258,7 @@ def _beside(segment: ClosedSegment) -> ZoneMap | None:
 
 
 def _path_beside(segment: ClosedSegment) -> str:
-    return segment.context.path(segment.base_offset, files.ZONES_SUFFIX)
+    return segment.context.path(segment.base_offset, log_files.ZONES_SUFFIX)
 
 
 def _wrong(path: str, damage: str) -> Finding:

@@ -67,7 +67,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.partitions.partitions import numbers_of
 from tidelog.server.runtime.errors import NOT_HOSTED, Refusal, errors_in, set_error
 from tidelog.server.security.operations import Operation
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 from tidelog.types import TopicPartition
@@ -444,7 +444,7 @@ def measure(
     If `env.files` is not an `OsFileSystem`, the volume's sizes are UNKNOWN_BYTES. Call this
     function in a worker thread, because it waits for the disk.
     """
-    sizes = {name: sum(files.log_sizes(env.files, f"{directory}/{name}")) for name in names}
+    sizes = {name: sum(log_files.log_sizes(env.files, f"{directory}/{name}")) for name in names}
     return sizes, _volume(env, directory)
 
 

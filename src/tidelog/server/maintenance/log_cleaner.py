@@ -45,7 +45,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.threads import LogDirOnLoop, LoopGate
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.compaction.cleaner import (
     CleaningReport,
     LogTarget,
@@ -209,7 +209,7 @@ class LentJobs:
         """
         fs = self._node.env.files
         for group in cleaned.groups:
-            name = files.log_file_name(group.base_offset) + files.CLEANED_SUFFIX
+            name = log_files.log_file_name(group.base_offset) + log_files.CLEANED_SUFFIX
             path = f"{directory}/{name}"
             if not fs.exists(path) or fs.stat(path).size != group.bytes_after:
                 raise CleaningAborted(
@@ -255,10 +255,10 @@ def check(job: CleaningJob, cleaned: CleaningResult) -> None:
         is_it = result.bases == group.bases and result.base_offset == group.bases[0]
         if not is_it or result.end_offset != ends[group.bases[-1]]:
             raise CorruptMessage(f"segment at {result.base_offset} does not belong to the job")
-        is_named = files.LOG_SUFFIX in result.suffixes and len(set(result.suffixes)) == len(
+        is_named = log_files.LOG_SUFFIX in result.suffixes and len(set(result.suffixes)) == len(
             result.suffixes
         )
-        if not is_named or not set(result.suffixes) <= set(files.SEGMENT_SUFFIXES):
+        if not is_named or not set(result.suffixes) <= set(log_files.SEGMENT_SUFFIXES):
             raise CorruptMessage(
                 f"segment at {result.base_offset} has invalid files {result.suffixes}"
             )

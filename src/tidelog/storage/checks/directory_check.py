@@ -25,7 +25,7 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import commits, files, text_files
+from tidelog.storage import commits, files, log_files, text_files
 from tidelog.storage import text_files as meta_properties
 from tidelog.storage.checks.findings import (
     CheckedPartition,
@@ -246,7 +246,7 @@ class DirectoryCheck:
             self.fs.stat(partition.path(name)).size
             for partition in self.partitions.values()
             for name in partition.file_names()
-            if name.endswith(files.LOG_SUFFIX)
+            if name.endswith(log_files.LOG_SUFFIX)
         )
 
     def tiered_topics(self) -> list[str]:

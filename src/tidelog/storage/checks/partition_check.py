@@ -14,7 +14,7 @@ from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptFile, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
-from tidelog.storage import files, text_files
+from tidelog.storage import files, log_files, text_files
 from tidelog.storage.checks.findings import (
     CheckedPartition,
     CheckOptions,
@@ -86,7 +86,7 @@ class SegmentCheck:
             FileNotFoundError: The log file was removed during the check.
             OSError: A system call failed.
         """
-        path = self.path(files.LOG_SUFFIX)
+        path = self.path(log_files.LOG_SUFFIX)
         file = self.partition.fs.open(path)
         try:
             is_last = self.end_offset == INT64_MAX
@@ -98,7 +98,7 @@ class SegmentCheck:
 
     def path(self, suffix: str) -> str:
         """Return the path of one of the segment's files."""
-        return self.partition.path(files.file_name(self.base_offset, suffix))
+        return self.partition.path(log_files.file_name(self.base_offset, suffix))
 
     def _check_log(self, file: File) -> Iterator[Finding]:
         check = LogCheck(
@@ -114,7 +114,7 @@ class SegmentCheck:
         self._doubted.clear()
         self._sums.clear()
         self._indexed_to = -1
-        for suffix in files.SUMMED_SUFFIXES:
+        for suffix in log_files.SUMMED_SUFFIXES:
             try:
                 data = self._read(suffix)
             except CorruptFile as error:
@@ -127,16 +127,16 @@ class SegmentCheck:
     def _read(self, suffix: str) -> bytes | None:
         # A sidecar is not larger than its log, unless the log is tiny.
         limit = max(self.facts.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
-        data = self.partition.read(files.file_name(self.base_offset, suffix), limit=limit)
+        data = self.partition.read(log_files.file_name(self.base_offset, suffix), limit=limit)
         if data is not None:
             self._sums[suffix] = FileSum(len(data), crc32c(data))
         return data
 
     def _check_sidecar(self, suffix: str, data: bytes | None) -> Iterator[Finding]:
         partition, facts, path = self.partition, self.facts, self.path(suffix)
-        if suffix == files.TXN_INDEX_SUFFIX:
+        if suffix == log_files.TXN_INDEX_SUFFIX:
             return check_txn_index(path, data or b"", facts, is_exact=self.replay.is_exact)
-        if suffix == files.APPEND_TIME_SUFFIX:
+        if suffix == log_files.APPEND_TIME_SUFFIX:
             if data is None:
                 return iter(())
             return check_append_times(
@@ -144,10 +144,10 @@ class SegmentCheck:
             )
         if data is None:
             return iter([derived(path, "missing", severity=Severity.WARNING)])
-        if suffix == files.OFFSET_INDEX_SUFFIX:
+        if suffix == log_files.OFFSET_INDEX_SUFFIX:
             self._indexed_to = last_indexed(data, facts)
             return check_offset_index(path, data, facts, self._rules())
-        assert suffix == files.TIME_INDEX_SUFFIX, f"no check for {suffix}"
+        assert suffix == log_files.TIME_INDEX_SUFFIX, f"no check for {suffix}"
         return check_time_index(path, data, facts, self._rules(), self._indexed_to)
 
     def _rules(self) -> IndexRules:
@@ -156,9 +156,9 @@ class SegmentCheck:
         return IndexRules(interval_bytes=interval, was_clean=partition.was_clean)
 
     def _check_zones(self, file: File) -> Iterator[Finding]:
-        path = self.path(files.ZONES_SUFFIX)
+        path = self.path(log_files.ZONES_SUFFIX)
         try:
-            data = self._read(files.ZONES_SUFFIX)
+            data = self._read(log_files.ZONES_SUFFIX)
         except CorruptFile as error:
             yield derived(path, error.reason, severity=Severity.WARNING)
             return
@@ -217,9 +217,9 @@ _KNOWN: Final = frozenset(
 )
 
 _LEFT_OVER: Final = {
-    files.DELETED_SUFFIX: "a deletion is in progress or was interrupted",
-    files.CLEANED_SUFFIX: "a compaction was interrupted",
-    files.SWAP_SUFFIX: "a compaction was interrupted while its files were renamed",
+    log_files.DELETED_SUFFIX: "a deletion is in progress or was interrupted",
+    log_files.CLEANED_SUFFIX: "a compaction was interrupted",
+    log_files.SWAP_SUFFIX: "a compaction was interrupted while its files were renamed",
     files.TMP_SUFFIX: "a file was being replaced when its writer stopped",
     STAGED_SUFFIX: "a commit is in progress or was interrupted",
 }
@@ -250,16 +250,16 @@ def _check_name(path: str, name: str, bases: Set[int]) -> Iterator[Finding]:
             "remove it once it is not needed",
         )
         return
-    parsed = files.parse_file_name(name)
-    if parsed is None or parsed[1] not in files.LOG_FIRST:
+    parsed = log_files.parse_file_name(name)
+    if parsed is None or parsed[1] not in log_files.LOG_FIRST:
         yield note(path, "unknown file name", "it is ignored")
-    elif parsed[1] != files.SNAPSHOT_SUFFIX and parsed[0] not in bases:
+    elif parsed[1] != log_files.SNAPSHOT_SUFFIX and parsed[0] not in bases:
         yield _orphan(path, parsed[1])
 
 
 def _orphan(path: str, suffix: str) -> Finding:
-    damage = f"it has no {files.LOG_SUFFIX} file of the same name"
-    if suffix == files.APPEND_TIME_SUFFIX:
+    damage = f"it has no {log_files.LOG_SUFFIX} file of the same name"
+    if suffix == log_files.APPEND_TIME_SUFFIX:
         remedy = (
             "restore the log file; if it was deleted on purpose, opening for writing removes this"
             " file"
@@ -317,8 +317,8 @@ class PartitionCheck:
             OSError: A system call failed; an unreadable file can't be checked.
         """
         names = self.partition.file_names()
-        bases = _offsets_of(names, files.LOG_SUFFIX)
-        self._snapshots = _offsets_of(names, files.SNAPSHOT_SUFFIX)
+        bases = _offsets_of(names, log_files.LOG_SUFFIX)
+        self._snapshots = _offsets_of(names, log_files.SNAPSHOT_SUFFIX)
         self._begin(bases)
         for base, end in itertools.pairwise([*bases, INT64_MAX]):
             yield from self._check_segment(base, end)
@@ -337,7 +337,9 @@ class PartitionCheck:
         if self._first_offset:
             self.replay.is_exact = False
             path = self._snapshot_path(self._first_offset)
-            data = self.partition.read(files.file_name(self._first_offset, files.SNAPSHOT_SUFFIX))
+            data = self.partition.read(
+                log_files.file_name(self._first_offset, log_files.SNAPSHOT_SUFFIX)
+            )
             if data is not None and check_snapshot_bytes(path, data) is None:
                 self.replay.states = ProducerStates.decode_snapshot(data)
                 self.replay.is_exact = True
@@ -353,7 +355,7 @@ class PartitionCheck:
                     self.repair_facts.is_sure = False
                 yield finding
         except FileNotFoundError:
-            path = self.partition.path(files.log_file_name(base))
+            path = self.partition.path(log_files.log_file_name(base))
             yield note(path, "it was removed during the check", "run the check again")
             self.replay.is_exact = self.repair_facts.is_whole = False
             return
@@ -380,7 +382,7 @@ class PartitionCheck:
         ):
             return
         yield Finding(
-            partition.path(files.log_file_name(end)),
+            partition.path(log_files.log_file_name(end)),
             f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
             "restore the files from a replica or a backup; readers report these offsets as lost",
             offset=facts.next_offset,
@@ -404,7 +406,7 @@ class PartitionCheck:
     # -- snapshots ---------------------------------------------------------------------------
 
     def _snapshot_path(self, offset: int) -> str:
-        return self.partition.path(files.file_name(offset, files.SNAPSHOT_SUFFIX))
+        return self.partition.path(log_files.file_name(offset, log_files.SNAPSHOT_SUFFIX))
 
     def _compare_snapshots(self, next_offset: int) -> None:
         """Compare the snapshots at or below `next_offset`, the offset of the next batch."""
@@ -415,7 +417,7 @@ class PartitionCheck:
     def _check_snapshot(self, offset: int) -> list[Finding]:
         path, replay = self._snapshot_path(offset), self.replay
         try:
-            data = self.partition.read(files.file_name(offset, files.SNAPSHOT_SUFFIX))
+            data = self.partition.read(log_files.file_name(offset, log_files.SNAPSHOT_SUFFIX))
         except CorruptFile as error:
             return [derived(path, error.reason)]
         if data is None:
@@ -567,5 +569,5 @@ _FACT_FILES: Final[tuple[tuple[str, Callable[[bytes], list[str]], str], ...]] = 
 
 
 def _offsets_of(names: list[str], suffix: str) -> list[int]:
-    parsed = (files.parse_file_name(name) for name in names)
+    parsed = (log_files.parse_file_name(name) for name in names)
     return sorted(file_name[0] for file_name in parsed if file_name and file_name[1] == suffix)

@@ -13,7 +13,7 @@ from functools import partial
 from tidelog.env import Env, HeldHere, LockHandle
 from tidelog.errors import CorruptData, CorruptFile, DirectoryLocked, UnsupportedCompression
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import files, text_files
+from tidelog.storage import files, log_files, text_files
 from tidelog.storage.checks.directory_check import (
     OFFSET_CHECKPOINTS,
     DirectoryCheck,
@@ -120,34 +120,34 @@ class PartitionRepair:
     _rebuilt: dict[int, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        parsed = map(files.parse_file_name, self.partition.file_names())
-        self._bases = {name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX}
+        parsed = map(log_files.parse_file_name, self.partition.file_names())
+        self._bases = {name[0] for name in parsed if name and name[1] == log_files.LOG_SUFFIX}
 
     def run(self) -> None:
         """Rebuild the files, zone maps last, because they store checksums of the other files."""
         zones: set[int] = set()
         for name in sorted(self.names):
-            parsed = files.parse_file_name(name)
+            parsed = log_files.parse_file_name(name)
             if parsed is None:
                 if self.repair_facts.is_sure:
                     self._repair_text(name)
-            elif parsed[1] == files.ZONES_SUFFIX and parsed[0] in self._bases:
+            elif parsed[1] == log_files.ZONES_SUFFIX and parsed[0] in self._bases:
                 zones.add(parsed[0])
             else:
                 self._repair_file(name, *parsed)
-        with_map = {base for base in self._rebuilt if self._exists(base, files.ZONES_SUFFIX)}
+        with_map = {base for base in self._rebuilt if self._exists(base, log_files.ZONES_SUFFIX)}
         if zones | with_map:
             self._build_zones(zones | with_map)
 
     def _exists(self, base: int, suffix: str) -> bool:
-        return self.partition.fs.exists(self.partition.path(files.file_name(base, suffix)))
+        return self.partition.fs.exists(self.partition.path(log_files.file_name(base, suffix)))
 
     def _repair_file(self, name: str, base: int, suffix: str) -> None:
-        if suffix == files.SNAPSHOT_SUFFIX:
+        if suffix == log_files.SNAPSHOT_SUFFIX:
             self._repair_snapshot(name, base)
         elif base not in self._bases:
             self._remove(name)
-        elif suffix in files.INDEX_SUFFIXES:
+        elif suffix in log_files.INDEX_SUFFIXES:
             try:
                 built = self._built_index(base, suffix)
             except CorruptData as error:  # readers then build an index of the sound part in memory
@@ -155,7 +155,7 @@ class PartitionRepair:
                 return
             self._replace(name, built)
             self._rebuilt.setdefault(base, set()).add(suffix)
-        elif suffix == files.TXN_INDEX_SUFFIX:
+        elif suffix == log_files.TXN_INDEX_SUFFIX:
             self._repair_txn_index(name, base)
 
     def _repair_snapshot(self, name: str, offset: int) -> None:
@@ -174,11 +174,11 @@ class PartitionRepair:
             self._replace(name, TxnIndex(base, entries).encoded)
         elif self.partition.fs.exists(self.partition.path(name)):
             self._remove(name)
-        self._rebuilt.setdefault(base, set()).add(files.TXN_INDEX_SUFFIX)
+        self._rebuilt.setdefault(base, set()).add(log_files.TXN_INDEX_SUFFIX)
 
     def _built_index(self, base: int, suffix: str) -> memoryview:
         """Return the bytes of an index that is rebuilt from the log by Kafka's recovery rule."""
-        path = self.partition.path(files.log_file_name(base))
+        path = self.partition.path(log_files.log_file_name(base))
         file = self.partition.fs.open(path)
         try:
             batches = ordered_batches(file, path, base, file.size())
@@ -187,7 +187,7 @@ class PartitionRepair:
             file.close()
         if damage is not None:
             raise damage
-        return indexes[files.INDEX_SUFFIXES.index(suffix)].encoded
+        return indexes[log_files.INDEX_SUFFIXES.index(suffix)].encoded
 
     def _repair_text(self, name: str) -> None:
         partition, repair_facts = self.partition, self.repair_facts
@@ -215,7 +215,7 @@ class PartitionRepair:
                 reader.close()
 
     def _build_map(self, segment: ClosedSegment) -> None:
-        name = files.file_name(segment.base_offset, files.ZONES_SUFFIX)
+        name = log_files.file_name(segment.base_offset, log_files.ZONES_SUFFIX)
         try:
             old = zone_map_files.unchanged_map(segment)
             renewed = self._rebuilt.get(segment.base_offset, ())

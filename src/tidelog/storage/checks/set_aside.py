@@ -22,7 +22,7 @@ from tidelog.env import Env
 from tidelog.errors import DamagedLog
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.offset_order import first_known_offset
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.checks.findings import CheckedPartition
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
@@ -112,7 +112,7 @@ def part(context: SegmentContext, damage: DamagedLog, recorded: RecordedEnd) -> 
     assert damage.offset is not None
     assert damage.position is not None
     name = damage.path.rpartition("/")[2]
-    parsed = files.parse_file_name(name)
+    parsed = log_files.parse_file_name(name)
     assert parsed is not None
     base, start, expected = parsed[0], damage.position, damage.offset
     file = context.pool.get(damage.path)
@@ -156,7 +156,7 @@ def set_aside(
     times = TailSegment.empty(context, base).read_append_times()
     is_new = not has_segment and (resumes_at > parting.next_offset or end < size)
     if is_new:
-        target = context.path(resumes_at, files.LOG_SUFFIX)
+        target = context.path(resumes_at, log_files.LOG_SUFFIX)
         if resumes_at != base:
             _write_times(context, _times_from(times, context, parting))
         recovery.copy_range(context, parting.path, target, end, size)
@@ -168,7 +168,7 @@ def set_aside(
     for each in {base, resumes_at} if is_new else {base}:
         recovery.build_derived(context, each, states_at(context, each), LeaderEpochs())
     for earlier in bases:
-        recovery.sync_files(context, earlier, files.PRIMARY_SUFFIXES)
+        recovery.sync_files(context, earlier, log_files.PRIMARY_SUFFIXES)
     fs.sync_dir(context.directory)
     save_recovery_point(resumes_at)
 
@@ -200,16 +200,16 @@ def _end_times(times: AppendTimes, context: SegmentContext, parting: Parting) ->
 
 
 def _write_times(context: SegmentContext, times: AppendTimes) -> None:
-    path = context.path(times.base_offset, files.APPEND_TIME_SUFFIX)
+    path = context.path(times.base_offset, log_files.APPEND_TIME_SUFFIX)
     if times.row_count or context.env.files.exists(path):
         context.pool.forget(path)
         files.write_atomically(context.env.files, path, times.encode())
 
 
 def _drop_derived(context: SegmentContext, base: int) -> None:
-    for suffix in files.SEGMENT_SUFFIXES:
+    for suffix in log_files.SEGMENT_SUFFIXES:
         path = context.path(base, suffix)
-        if suffix not in files.PRIMARY_SUFFIXES and context.env.files.exists(path):
+        if suffix not in log_files.PRIMARY_SUFFIXES and context.env.files.exists(path):
             context.pool.forget(path)
             context.maps.forget(path)
             context.env.files.remove(path)
@@ -272,7 +272,7 @@ def _find_begun(context: SegmentContext) -> Parting | None:
     """Return the plan that a crash interrupted after copying and before truncating, or None."""
     for name in file_names(context):
         match = _ASIDE_NAME.fullmatch(name)
-        log = None if match is None else files.parse_file_name(match[1])
+        log = None if match is None else log_files.parse_file_name(match[1])
         if match is None or log is None:
             continue
         path, start, base = f"{context.directory}/{match[1]}", int(match[2]), log[0]

@@ -12,7 +12,7 @@ from tidelog.errors import CorruptIndex, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.record.header import CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.checks.findings import Finding, Severity, derived, warning
 from tidelog.storage.checks.flipped_bits import flipped_bit
 from tidelog.storage.checks.log_check import LogFacts
@@ -161,7 +161,7 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
         position = zone.position
         remedy = "the records are intact (their checksums match); restore the file from a replica"
         remedy += " or a backup to get the bytes back; if another program rewrote the log, remove"
-        remedy += f" the segment's {files.ZONES_SUFFIX} file instead"
+        remedy += f" the segment's {log_files.ZONES_SUFFIX} file instead"
     yield Finding(facts.path, damage, remedy, position=position, offset=zone.first_offset)
 
 
@@ -226,10 +226,10 @@ def _bound_problem(zone: Zone, facts: LogFacts, slot: int, end: int) -> str | No
 
 def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[Finding]:
     """Check that the files beside the map are the same as when the map was built."""
-    stem = path.removesuffix(files.ZONES_SUFFIX)
+    stem = path.removesuffix(log_files.ZONES_SUFFIX)
     for suffix, expected in zone_map.siblings.items():
         actual = context.sums.get(suffix)
-        if actual == expected or stem + suffix in context.doubted or suffix == files.LOG_SUFFIX:
+        if actual == expected or stem + suffix in context.doubted or suffix == log_files.LOG_SUFFIX:
             continue
         if actual is None:
             damage = "is missing, but its zone map has its checksum"
@@ -239,7 +239,7 @@ def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> It
                 f" map was built, it had {expected.size_bytes} bytes with CRC-32C"
                 f" {expected.crc32c:08x}. The file's entries match the log"
             )
-        if suffix == files.APPEND_TIME_SUFFIX:
+        if suffix == log_files.APPEND_TIME_SUFFIX:
             yield warning(stem + suffix, damage, _PRIMARY)
         else:
             yield derived(stem + suffix, damage, severity=Severity.WARNING)

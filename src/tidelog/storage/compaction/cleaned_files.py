@@ -33,7 +33,7 @@ from tidelog.record.header import (
 from tidelog.record.kernels import layout, rewrite
 from tidelog.record.kernels import rewrite as index_entries
 from tidelog.record.kernels.layout import REASONS
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks import append_time_columns
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment, Throttle
@@ -98,7 +98,7 @@ def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Lon
     """
     if source.append_end <= source.base_offset:
         return np.empty(0, np.int64), np.empty(0, np.int64)  # no row is trusted
-    name = files.file_name(source.base_offset, files.APPEND_TIME_SUFFIX)
+    name = log_files.file_name(source.base_offset, log_files.APPEND_TIME_SUFFIX)
     limit = max(source.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
     try:
         data = files.read_file(env.files, f"{job.directory}/{name}", limit=limit)
@@ -215,7 +215,7 @@ class CleanedFiles:
 
     def path(self, suffix: str) -> str:
         """Return the path of the segment's `.cleaned` file with this suffix."""
-        return files.cleaned_path(self._job.directory, self._base, suffix)
+        return log_files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
         """Return whether the log file has room for `size_bytes` and the remaining source data.
@@ -240,8 +240,8 @@ class CleanedFiles:
         position = self.bytes_written + batches.size_bytes
         if last - self._base > INT32_MAX or position > INT32_MAX:
             raise OffsetOverflow(
-                f"{self.path(files.LOG_SUFFIX)}: offset {last} at position {position}; the indexes"
-                f" of a segment allow {INT32_MAX} offsets and bytes"
+                f"{self.path(log_files.LOG_SUFFIX)}: offset {last} at position {position}; the"
+                f" indexes of a segment allow {INT32_MAX} offsets and bytes"
             )
         self._index.add(batches.rows, self.bytes_written)
         self._times.write(batches, times)
@@ -260,8 +260,8 @@ class CleanedFiles:
 
     def _open(self) -> File:
         if self._file is None:
-            self.suffixes.append(files.LOG_SUFFIX)
-            self._file = self._env.files.open(self.path(files.LOG_SUFFIX), create=True)
+            self.suffixes.append(log_files.LOG_SUFFIX)
+            self._file = self._env.files.open(self.path(log_files.LOG_SUFFIX), create=True)
             self._file.truncate(0)
         return self._file
 
@@ -281,14 +281,14 @@ class CleanedFiles:
         file.sync()
         file.close()
         offset_index, time_index = self._index.finish()
-        self._put(files.OFFSET_INDEX_SUFFIX, offset_index)
-        self._put(files.TIME_INDEX_SUFFIX, time_index)
+        self._put(log_files.OFFSET_INDEX_SUFFIX, offset_index)
+        self._put(log_files.TIME_INDEX_SUFFIX, time_index)
         if aborted:
-            self._put(files.TXN_INDEX_SUFFIX, TxnIndex(self._base, aborted).encoded)
+            self._put(log_files.TXN_INDEX_SUFFIX, TxnIndex(self._base, aborted).encoded)
         if append_times := self._times.finish():
-            self._put(files.APPEND_TIME_SUFFIX, append_times)
+            self._put(log_files.APPEND_TIME_SUFFIX, append_times)
         modified_ms = self._sources[-1].last_modified_ms
-        self._env.files.set_mtime(self.path(files.LOG_SUFFIX), modified_ms)
+        self._env.files.set_mtime(self.path(log_files.LOG_SUFFIX), modified_ms)
 
     def add_zones(self) -> None:
         """Write the zone map, unless a record is damaged or a batch's codec is undefined."""
@@ -302,7 +302,7 @@ class CleanedFiles:
             )
         except (CorruptData, UnsupportedCompression):
             return
-        self._put(files.ZONES_SUFFIX, data)
+        self._put(log_files.ZONES_SUFFIX, data)
 
     def _put(self, suffix: str, content: Buffer) -> None:
         self.suffixes.append(suffix)
@@ -518,7 +518,7 @@ def build_zones(
         OSError: The disk failed.
     """
     name = TopicPartition(job.topic, job.partition)
-    overlay = files.cleaned_overlay(env.files, job.directory, base_offset)
+    overlay = log_files.cleaned_overlay(env.files, job.directory, base_offset)
     with open_context(
         env, job.directory, name, job.topic_id, TopicConfig(), overlay=overlay
     ) as context:

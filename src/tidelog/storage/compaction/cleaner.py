@@ -38,7 +38,7 @@ from tidelog.amounts import plural
 from tidelog.env import FileSystem
 from tidelog.errors import CleaningAborted
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.commits import Move
 from tidelog.storage.compaction.cleaning_plan import (
     CleanerOptions,
@@ -81,8 +81,8 @@ class _CleanedChange(Change):
         self.bases = [group.base_offset]
         # The log file is renamed first, because its new name alone decides which segments are
         # replaced.
-        suffixes = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix in group.suffixes]
-        self._names = [files.file_name(group.base_offset, suffix) for suffix in suffixes]
+        suffixes = [suffix for suffix in log_files.SEGMENT_SUFFIXES if suffix in group.suffixes]
+        self._names = [log_files.file_name(group.base_offset, suffix) for suffix in suffixes]
 
     def _path(self, name: str, suffix: str) -> str:
         return f"{self._directory}/{name}{suffix}"
@@ -93,28 +93,34 @@ class _CleanedChange(Change):
         The log file gets the modification time of the last old segment.
         """
         fs, directory = self._fs, self._directory
-        fs.set_mtime(self._path(self._names[0], files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
+        fs.set_mtime(self._path(self._names[0], log_files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
         fs.sync_dir(directory)  # `.cleaned` names are durable before the first one is replaced
         for name in self._names:
-            fs.rename(self._path(name, files.CLEANED_SUFFIX), self._path(name, files.SWAP_SUFFIX))
+            fs.rename(
+                self._path(name, log_files.CLEANED_SUFFIX), self._path(name, log_files.SWAP_SUFFIX)
+            )
         fs.sync_dir(directory)
-        return [Move(self._partition_dir, name + files.SWAP_SUFFIX, name) for name in self._names]
+        return [
+            Move(self._partition_dir, name + log_files.SWAP_SUFFIX, name) for name in self._names
+        ]
 
     def discard(self) -> None:
         """Drop the staged files so that the swap isn't finished after a crash; raises OSError."""
         fs, log = self._fs, self._names[0]
-        if fs.exists(self._path(log, files.SWAP_SUFFIX)):
+        if fs.exists(self._path(log, log_files.SWAP_SUFFIX)):
             # If a `.cleaned` name exists, opening the directory drops the `.swap` files of that
             # segment.
-            fs.rename(self._path(log, files.SWAP_SUFFIX), self._path(log, files.CLEANED_SUFFIX))
+            fs.rename(
+                self._path(log, log_files.SWAP_SUFFIX), self._path(log, log_files.CLEANED_SUFFIX)
+            )
             fs.sync_dir(self._directory)
         for name in self._names[1:]:
-            for suffix in (files.SWAP_SUFFIX, files.CLEANED_SUFFIX):
+            for suffix in (log_files.SWAP_SUFFIX, log_files.CLEANED_SUFFIX):
                 if fs.exists(self._path(name, suffix)):
                     fs.remove(self._path(name, suffix))
         fs.sync_dir(self._directory)
-        if fs.exists(self._path(log, files.CLEANED_SUFFIX)):
-            fs.remove(self._path(log, files.CLEANED_SUFFIX))
+        if fs.exists(self._path(log, log_files.CLEANED_SUFFIX)):
+            fs.remove(self._path(log, log_files.CLEANED_SUFFIX))
         fs.sync_dir(self._directory)
 
 
@@ -127,10 +133,10 @@ def drop_cleaned(fs: FileSystem, directory: str) -> None:
         names = [entry.name for entry in fs.list_dir(directory)]
     except OSError:
         return
-    if any(name.endswith(files.SWAP_SUFFIX) for name in names):
+    if any(name.endswith(log_files.SWAP_SUFFIX) for name in names):
         return  # without the `.cleaned` files, the next opening would finish an incomplete swap
     for name in names:
-        if name.endswith(files.CLEANED_SUFFIX):
+        if name.endswith(log_files.CLEANED_SUFFIX):
             remove_quietly(fs, f"{directory}/{name}")
 
 
@@ -334,7 +340,7 @@ def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGrou
 
 
 def _size_of(log: "LogAccess", base_offset: int) -> tuple[int, int]:
-    path = files.cleaned_path(log.context.directory, base_offset, files.LOG_SUFFIX)
+    path = log_files.cleaned_path(log.context.directory, base_offset, log_files.LOG_SUFFIX)
     return base_offset, log.context.env.files.stat(path).size
 
 

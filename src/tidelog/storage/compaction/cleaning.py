@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tidelog.env import Env
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.compaction.cleaned_files import CleanedFiles, SourceTimes
 from tidelog.storage.compaction.job import (
     CleanedGroup,
@@ -98,7 +98,7 @@ class CleaningRun:
     def _remove_files(self) -> None:
         """Remove the `.cleaned` files of the job's groups, even files of earlier attempts."""
         for group in self._job.groups:
-            for suffix in files.SEGMENT_SUFFIXES:
-                path = files.cleaned_path(self._job.directory, group.bases[0], suffix)
+            for suffix in log_files.SEGMENT_SUFFIXES:
+                path = log_files.cleaned_path(self._job.directory, group.bases[0], suffix)
                 if self._env.files.exists(path):
                     self._env.files.remove(path)

@@ -42,7 +42,7 @@ from tidelog.record.kernels.layout import REASONS, scan_error
 from tidelog.record.legacy import LegacyBatch
 from tidelog.record.offset_order import cut_problem, segment_limit
 from tidelog.record.record import RECORD_SIZE_MIN, encode_record
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment, Throttle
 from tidelog.types import Buffer, TimestampType
 
@@ -139,7 +139,7 @@ class SourceReader:
 
     def path(self, source: SourceSegment) -> str:
         """Return the path of a source's log file."""
-        return f"{self._directory}/{files.log_file_name(source.base_offset)}"
+        return f"{self._directory}/{log_files.log_file_name(source.base_offset)}"
 
     def pieces(
         self,

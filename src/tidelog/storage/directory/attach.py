@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import CorruptData, InvalidRequest, ReadOnly, StorageFailure
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import commits, files
+from tidelog.storage import commits, log_files
 from tidelog.storage import commits as writers
 from tidelog.storage.commits import Move
 from tidelog.storage.directory.log_dir import DirectoryAccess
@@ -340,7 +340,7 @@ class _StagedChange(Change):
             file.sync()
         finally:
             file.close()
-        move = self._move(name, base_offset, files.LOG_SUFFIX)
+        move = self._move(name, base_offset, log_files.LOG_SUFFIX)
         self._fs.rename(path, f"{self._directory}/{move.staged}")
         yield move
         for suffix, content in segment_pass.sidecars():
@@ -350,12 +350,12 @@ class _StagedChange(Change):
 
     def _move(self, name: str, base_offset: int, suffix: str) -> Move:
         staged = f"{name}{suffix}{commits.STAGED_SUFFIX}"
-        return Move(self._partition_dir, staged, files.file_name(base_offset, suffix))
+        return Move(self._partition_dir, staged, log_files.file_name(base_offset, suffix))
 
     def discard(self) -> None:
         """Discard the files; see `Change`. The next open for writing removes files that remain."""
         for name in self._names:
-            for suffix in files.SEGMENT_SUFFIXES:
+            for suffix in log_files.SEGMENT_SUFFIXES:
                 staged = f"{name}{suffix}{commits.STAGED_SUFFIX}"
                 remove_quietly(self._fs, f"{self._directory}/{staged}")
 

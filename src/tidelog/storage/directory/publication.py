@@ -32,7 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tidelog.env import FileSystem
 from tidelog.errors import StorageFailure, TidelogError
-from tidelog.storage import commits, files
+from tidelog.storage import commits, files, log_files
 from tidelog.storage.commits import Commit, Mark, Move, Removal
 from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import remove_quietly
@@ -97,8 +97,8 @@ class Change(ABC):
             # A producer snapshot describes the producers at its offset, and no change alters these
             # producers. So an old segment's snapshot is kept if a new segment has the same base
             # offset.
-            for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
-                name = files.file_name(base, suffix)
+            for suffix in log_files.SEGMENT_SUFFIXES if base in self.bases else log_files.LOG_FIRST:
+                name = log_files.file_name(base, suffix)
                 if name not in new_names and self._fs.exists(f"{self._directory}/{name}"):
                     yield Removal(self._partition_dir, name)
 

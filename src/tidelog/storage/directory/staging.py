@@ -41,7 +41,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.header import assign_offset, stamp_append_time
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.record_rules import RecordRules
 from tidelog.storage.log.segment_swaps import Adoption
@@ -118,7 +118,7 @@ class RowFacts:
 def staging_path(directory: str, partition: TopicPartition, name: str) -> str:
     """Return the path of a staged log file."""
     stem = f"{directory}/{files.partition_dir_name(partition)}/{name}"
-    return f"{stem}{files.LOG_SUFFIX}{STAGING_SUFFIX}"
+    return f"{stem}{log_files.LOG_SUFFIX}{STAGING_SUFFIX}"
 
 
 def check_staged(segment: StagedSegment, config: TopicConfig, now_ms: int) -> None:
@@ -443,11 +443,11 @@ class SegmentPass(ABC):
         """Return suffix and content of each file that belongs beside the log file."""
         offset_index, time_index = self._indexes.finish()
         contents: list[tuple[str, Buffer]] = [
-            (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
-            (files.TIME_INDEX_SUFFIX, time_index.encoded),
+            (log_files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
+            (log_files.TIME_INDEX_SUFFIX, time_index.encoded),
         ]
         if self._times.row_count:
-            contents.append((files.APPEND_TIME_SUFFIX, self._times.encode()))
+            contents.append((log_files.APPEND_TIME_SUFFIX, self._times.encode()))
         return contents
 
 
@@ -553,5 +553,5 @@ class ReplacementPass(SegmentPass):
             if start <= entry.last_offset < self._end_offset
         ]
         if aborted:
-            contents.append((files.TXN_INDEX_SUFFIX, TxnIndex(start, aborted).encoded))
+            contents.append((log_files.TXN_INDEX_SUFFIX, TxnIndex(start, aborted).encoded))
         return contents

@@ -52,19 +52,18 @@ from tidelog.errors import (
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.files import (
     CLUSTER_METADATA_TOPIC,
-    LOG_SUFFIX,
     PARTITION_METADATA_FILE,
     TOPICS_FILE,
     check_topic_name,
     decode_topic_id,
     encode_topic_id,
-    parse_file_name,
     parse_partition_dir,
     partition_dir_name,
     random_topic_id,
     read_decoded,
     write_atomically,
 )
+from tidelog.storage.log_files import LOG_SUFFIX, parse_file_name
 from tidelog.storage.text_files import (
     Fields,
     read_partition_metadata,

@@ -30,7 +30,7 @@ from typing import Final
 from tidelog.config import TopicConfig
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.record.batch import RecordBatch
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.append import (
     AppendOrigin,
@@ -180,7 +180,7 @@ class SegmentRoller(LogPart):
         May run in any thread.
         """
         context = self._segments.context
-        path = context.path(offset, files.SNAPSHOT_SUFFIX)
+        path = context.path(offset, log_files.SNAPSHOT_SUFFIX)
         files.write_atomically(context.env.files, path, snapshot, sync_name=sync_name)
 
     # -- zone maps ---------------------------------------------------------------------------

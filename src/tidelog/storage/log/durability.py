@@ -20,7 +20,7 @@ from typing import Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 from tidelog.config import TopicConfig
 from tidelog.errors import Closed, CorruptData, StorageFailure, TidelogError
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.log.recovery import leaves_doubt, mark_unsynced
 from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.open_files import as_storage_failure
@@ -435,11 +435,11 @@ def set_aside(context: SegmentContext, base_offset: int) -> list[str]:
     and the next opening removes them. May run in any thread; raises OSError.
     """
     fs, renamed = context.env.files, []
-    for suffix in files.LOG_FIRST:
+    for suffix in log_files.LOG_FIRST:
         path = context.path(base_offset, suffix)
         if fs.exists(path):
             context.pool.forget(path)
             context.maps.forget(path)
-            fs.rename(path, path + files.DELETED_SUFFIX)
-            renamed.append(path + files.DELETED_SUFFIX)
+            fs.rename(path, path + log_files.DELETED_SUFFIX)
+            renamed.append(path + log_files.DELETED_SUFFIX)
     return renamed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from tidelog.config import TopicConfig
 from tidelog.errors import ClockJump, StorageFailure, TidelogError
 from tidelog.record.builder import BATCH_BYTES, build_end_marker
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.clocks.append_clock import Moment
 from tidelog.storage.commits import Commit
 from tidelog.storage.log.append import (
@@ -562,7 +562,7 @@ class Log(LogAccess):
                 self.context.maps.forget(segment.log_path)
             # After a failed truncation there may be no segment.
             for active in self._list.all[-1:]:
-                for suffix in files.SEGMENT_SUFFIXES:
+                for suffix in log_files.SEGMENT_SUFFIXES:
                     self.context.pool.forget(self.context.path(active.base_offset, suffix))
 
         return release_files

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tidelog.amounts import plural
 from tidelog.errors import CorruptData, DamagedLog, StorageFailure
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_clock import AppendClock, ClockWatch
 from tidelog.storage.log import recovery
 from tidelog.storage.log.durability import AT_ONCE, Deferral, FailureGuard, Flusher
@@ -351,9 +351,9 @@ class _Loading:
         self._restore_txn_index(names)
 
     def _restore_index(self, segment: ClosedSegment, names: AbstractSet[str]) -> None:
-        suffixes = files.INDEX_SUFFIXES
+        suffixes = log_files.INDEX_SUFFIXES
         base = segment.base_offset
-        missing = [s for s in suffixes if files.file_name(base, s) not in names]
+        missing = [s for s in suffixes if log_files.file_name(base, s) not in names]
         if not missing:
             return
         rebuilt = dict(zip(suffixes, segment.rebuild_indexes(), strict=True))
@@ -370,9 +370,9 @@ class _Loading:
         The index's file may be damaged, missing or empty. A damaged index must not stay: an abort
         would first write its marker, and then fail because of the index.
         """
-        active, name = self._segments.active, files.TXN_INDEX_SUFFIX
+        active, name = self._segments.active, log_files.TXN_INDEX_SUFFIX
         path = self._context.path(active.base_offset, name)
-        exists = files.file_name(active.base_offset, name) in names
+        exists = log_files.file_name(active.base_offset, name) in names
         try:
             if not exists or not self._context.env.files.stat(path).size:
                 problem: str | None = "empty" if exists else "missing"
@@ -419,7 +419,7 @@ class _Loading:
 
     def _size_on_disk(self, active: ActiveSegment) -> bool:
         """Return whether the append-time file contains only the rows that were read from it."""
-        path = self._context.path(active.base_offset, files.APPEND_TIME_SUFFIX)
+        path = self._context.path(active.base_offset, log_files.APPEND_TIME_SUFFIX)
         if not self._context.env.files.exists(path):
             return not active.append_times.row_count
         return self._context.env.files.stat(path).size == active.append_times.size_bytes

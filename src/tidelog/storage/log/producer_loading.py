@@ -21,7 +21,7 @@ from typing import Final
 from tidelog.env import DirEntry, forget
 from tidelog.errors import CorruptData, CorruptFile, MissingFile, StorageFailure
 from tidelog.record.batch_walk import Batch
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.producers import (
     BATCHES_KEPT,
@@ -125,10 +125,12 @@ def list_bases(context: SegmentContext) -> list[int]:
 
 def bases_among(context: SegmentContext, names: Iterable[str]) -> list[int]:
     """Return base offsets of the segments whose files have these names, ascending."""
-    logs = {name for name in names if name.endswith(files.LOG_SUFFIX)} | context.overlay.keys()
-    logs -= {name for name, now in context.overlay.items() if now.endswith(files.REMOVED_SUFFIX)}
-    parsed = map(files.parse_file_name, logs)
-    return sorted(parts[0] for parts in parsed if parts and parts[1] == files.LOG_SUFFIX)
+    logs = {name for name in names if name.endswith(log_files.LOG_SUFFIX)} | context.overlay.keys()
+    logs -= {
+        name for name, now in context.overlay.items() if now.endswith(log_files.REMOVED_SUFFIX)
+    }
+    parsed = map(log_files.parse_file_name, logs)
+    return sorted(parts[0] for parts in parsed if parts and parts[1] == log_files.LOG_SUFFIX)
 
 
 def file_names(context: SegmentContext) -> list[str]:
@@ -150,7 +152,7 @@ def file_entries(context: SegmentContext) -> list[DirEntry]:
     except FileNotFoundError:
         return []
     for entry in entries:
-        if entry.is_link and entry.name.endswith(files.LOG_SUFFIX):
+        if entry.is_link and entry.name.endswith(log_files.LOG_SUFFIX):
             _ensure_leads_somewhere(context, entry.name)
     return [entry for entry in entries if not entry.is_dir]
 
@@ -158,7 +160,7 @@ def file_entries(context: SegmentContext) -> list[DirEntry]:
 def linked_file(entries: Iterable[DirEntry]) -> str | None:
     """Return the name of a segment's file that is a symbolic link, None if there is none."""
     for entry in entries:
-        if entry.is_link and files.parse_file_name(entry.name) is not None:
+        if entry.is_link and log_files.parse_file_name(entry.name) is not None:
             return entry.name
     return None
 
@@ -199,7 +201,7 @@ def write_proven_times(segment: ClosedSegment) -> None:
     context, before, sure = segment.context, on_disk.encode(), segment.append_times.encode()
     if sure != before:
         has_lost_times = lost_times(segment) is not None
-        path = context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+        path = context.path(segment.base_offset, log_files.APPEND_TIME_SUFFIX)
         files.write_atomically(context.env.files, path, sure)
         if not has_lost_times:  # otherwise only the map shows how many rows the file had
             zone_map_files.drop_unfit(context, segment.base_offset)
@@ -246,13 +248,13 @@ def drop_other_snapshots(context: SegmentContext, kept: Collection[int]) -> None
 
 def _remove_snapshots(context: SegmentContext, offsets: Iterable[int]) -> None:
     for offset in offsets:
-        context.env.files.remove(context.path(offset, files.SNAPSHOT_SUFFIX))
+        context.env.files.remove(context.path(offset, log_files.SNAPSHOT_SUFFIX))
 
 
 def snapshot_offsets(context: SegmentContext) -> list[int]:
     """Return offsets of the producer snapshots in a partition's directory."""
-    parsed = map(files.parse_file_name, file_names(context))
-    return [parts[0] for parts in parsed if parts and parts[1] == files.SNAPSHOT_SUFFIX]
+    parsed = map(log_files.parse_file_name, file_names(context))
+    return [parts[0] for parts in parsed if parts and parts[1] == log_files.SNAPSHOT_SUFFIX]
 
 
 def states_at(
@@ -287,7 +289,7 @@ def transaction_start(context: SegmentContext, end: int) -> int:
     aborted transactions exists; no snapshot exists; a snapshot is damaged; or a snapshot has a
     producer with an open transaction or with a marker.
     """
-    if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
+    if any(name.endswith(log_files.TXN_INDEX_SUFFIX) for name in file_names(context)):
         return 0
     offsets = snapshot_offsets(context)
     for offset in offsets:
@@ -368,7 +370,7 @@ def rebuild_txn_index(
 def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | None:
     """Return the states in the snapshot at a segment's base, None if it is missing or damaged."""
     try:
-        data = read_optional(context, base_offset, files.SNAPSHOT_SUFFIX)
+        data = read_optional(context, base_offset, log_files.SNAPSHOT_SUFFIX)
         return None if data is None else ProducerStates.decode_snapshot(data)
     except (CorruptData, MissingFile):
         return None
@@ -389,7 +391,7 @@ def _states_from(
     if is_strict and any(each.is_tiered and each.end_offset > start for each in segments):
         raise CorruptFile(
             "missing or damaged, and batches before this offset are only in the tier",
-            path=context.path(end, files.SNAPSHOT_SUFFIX),
+            path=context.path(end, log_files.SNAPSHOT_SUFFIX),
         )
     if recall:
         recall_batches(states, segments, start)
@@ -432,7 +434,7 @@ def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerS
             the context of a segment in the tier.
     """
     for offset, context in sorted(snapshots.items(), reverse=True):
-        path = context.path(offset, files.SNAPSHOT_SUFFIX)
+        path = context.path(offset, log_files.SNAPSHOT_SUFFIX)
         try:
             data = files.read_file(context.env.files, path)
             return ProducerStates.decode_snapshot(data), offset

@@ -40,7 +40,7 @@ from tidelog.amounts import plural
 from tidelog.errors import CorruptData, DamagedLog, StorageFailure
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.producer_loading import list_bases, snapshot_at, states_at
 from tidelog.storage.log.producers import ProducerStates, is_abort_marker
@@ -90,9 +90,9 @@ def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
     """
     fs = context.env.files
     names = [entry.name for entry in fs.list_dir(context.directory) if not entry.is_dir]
-    changed = _remove_all(context, [n for n in names if n.endswith(files.DELETED_SUFFIX)])
-    cleaned = _with_suffix(names, files.CLEANED_SUFFIX)
-    swapped = _with_suffix(names, files.SWAP_SUFFIX)
+    changed = _remove_all(context, [n for n in names if n.endswith(log_files.DELETED_SUFFIX)])
+    cleaned = _with_suffix(names, log_files.CLEANED_SUFFIX)
+    swapped = _with_suffix(names, log_files.SWAP_SUFFIX)
     if cleaned:
         smallest = min(base for base, _ in cleaned)
         unfinished = [name for base, name in swapped if base >= smallest]
@@ -110,7 +110,9 @@ def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
 def _with_suffix(names: Sequence[str], suffix: str) -> list[tuple[int, str]]:
     matches = []
     for name in names:
-        parsed = files.parse_file_name(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        parsed = (
+            log_files.parse_file_name(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        )
         if parsed is not None:
             matches.append((parsed[0], name))
     return matches
@@ -126,25 +128,27 @@ def _apply_swap(
     context: SegmentContext, names: Sequence[str], swapped: list[tuple[int, str]]
 ) -> None:
     """Remove the old segments in the offset range of `.swap` files; rename the `.swap` files."""
-    logs = [base for base, name in swapped if f"{files.LOG_SUFFIX}{files.SWAP_SUFFIX}" in name]
+    logs = [
+        base for base, name in swapped if f"{log_files.LOG_SUFFIX}{log_files.SWAP_SUFFIX}" in name
+    ]
     if logs:
         first = min(logs)
         end = max(_next_offset(context, base) for base in logs)
         for name in names:
-            parsed = files.parse_file_name(name)
-            if parsed is not None and first <= parsed[0] < end and parsed[1] in files.LOG_FIRST:
+            parsed = log_files.parse_file_name(name)
+            if parsed is not None and first <= parsed[0] < end and parsed[1] in log_files.LOG_FIRST:
                 context.env.files.remove(f"{context.directory}/{name}")
         # The removals are synced before the renames. Otherwise a crash could bring back an old
         # segment beside the new segments, and offsets would exist twice.
         context.env.files.sync_dir(context.directory)
     for _, name in swapped:
-        final = name.removesuffix(files.SWAP_SUFFIX)
+        final = name.removesuffix(log_files.SWAP_SUFFIX)
         context.env.files.rename(f"{context.directory}/{name}", f"{context.directory}/{final}")
 
 
 def _next_offset(context: SegmentContext, base: int) -> int:
     """Return the offset after the last batch of a `.log.swap` file; base + 1 if it has no batch."""
-    path = f"{context.directory}/{files.log_file_name(base)}{files.SWAP_SUFFIX}"
+    path = f"{context.directory}/{log_files.log_file_name(base)}{log_files.SWAP_SUFFIX}"
     file = context.env.files.open(path)
     try:
         end = base + 1
@@ -160,10 +164,10 @@ def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
     bases = set(list_bases(context))
     orphans = []
     for entry in context.env.files.list_dir(context.directory):
-        parsed = None if entry.is_dir else files.parse_file_name(entry.name)
-        if parsed is None or parsed[1] not in files.SEGMENT_SUFFIXES:
+        parsed = None if entry.is_dir else log_files.parse_file_name(entry.name)
+        if parsed is None or parsed[1] not in log_files.SEGMENT_SUFFIXES:
             continue
-        if parsed[1] != files.LOG_SUFFIX and parsed[0] not in bases:
+        if parsed[1] != log_files.LOG_SUFFIX and parsed[0] not in bases:
             orphans.append(entry.name)
     if orphans:
         report.actions.append(
@@ -226,7 +230,7 @@ def recover(
             _cut_log(context, base, scan, is_last=not later, report=report)
         if has_hole:
             report.actions.append(
-                f"{context.path(base, files.LOG_SUFFIX)}: ends at offset"
+                f"{context.path(base, log_files.LOG_SUFFIX)}: ends at offset"
                 f" {scan.sound_part.end_offset}, but the next segment begins at offset {later[0]}:"
                 f" offsets {scan.sound_part.end_offset} to {later[0] - 1} were never synced"
             )
@@ -267,7 +271,7 @@ def _keep_txn_index(
     """
     tail, markers = TailSegment.empty(context, base), scan.abort_markers
     tail.size_bytes = scan.file_bytes
-    damage = as_damaged_log(unknown, context.path(base, files.LOG_SUFFIX))
+    damage = as_damaged_log(unknown, context.path(base, log_files.LOG_SUFFIX))
     try:
         index = tail.read_txn_index()
     except CorruptData:
@@ -300,7 +304,7 @@ def _damage(
     has_hole: bool,
 ) -> DamagedLog | None:
     """Return the damage that forbids a truncation after the scan, None if there is none."""
-    path, sound_part = context.path(base, files.LOG_SUFFIX), scan.sound_part
+    path, sound_part = context.path(base, log_files.LOG_SUFFIX), scan.sound_part
     if scan.problem is None and not has_hole and later:
         return None
     if not later:
@@ -329,7 +333,7 @@ def _damage(
 
 def _has_sound_batch(context: SegmentContext, base: int) -> bool:
     """Return whether a segment begins with a whole, valid batch, which can't be a torn write."""
-    path = context.path(base, files.LOG_SUFFIX)
+    path = context.path(base, log_files.LOG_SUFFIX)
     file = context.pool.get(path)
     for _, batch in sound_batches(file, path, base, 0, file.size()):
         return batch.is_valid()
@@ -440,7 +444,7 @@ def _scan(
     states: ProducerStates,
     epochs: LeaderEpochs,
 ) -> _Scan:
-    path = context.path(base, files.LOG_SUFFIX)
+    path = context.path(base, log_files.LOG_SUFFIX)
     file = context.pool.get(path)
     sound_part, aborted, file_bytes = SoundPart(0, base), TxnIndex(base), file.size()
     markers: dict[int, int] = {}
@@ -479,7 +483,7 @@ def _replay(states: ProducerStates, batch: Batch, aborted: TxnIndex) -> None:
 def _drop_segments(context: SegmentContext, bases: Sequence[int], report: RecoveryReport) -> None:
     """Remove whole segments, newest first, durably."""
     for base in reversed(bases):
-        path = context.path(base, files.LOG_SUFFIX)
+        path = context.path(base, log_files.LOG_SUFFIX)
         report.truncated_bytes += context.env.files.stat(path).size
         report.actions.append(f"{path}: dropped, because records before it are damaged or missing")
         remove_segment_files(context, base)
@@ -490,7 +494,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
 
 def remove_segment_files(context: SegmentContext, base: int) -> None:
     """Remove a segment's files, the log last, because the other files are orphans without it."""
-    for suffix in files.LOG_LAST:
+    for suffix in log_files.LOG_LAST:
         path = context.path(base, suffix)
         context.pool.forget(path)
         context.maps.forget(path)
@@ -501,7 +505,7 @@ def remove_segment_files(context: SegmentContext, base: int) -> None:
 def _cut_log(
     context: SegmentContext, base: int, scan: _Scan, *, is_last: bool, report: RecoveryReport
 ) -> None:
-    path = context.path(base, files.LOG_SUFFIX)
+    path = context.path(base, log_files.LOG_SUFFIX)
     zone_map_files.drop(context, base)
     lost_bytes = scan.file_bytes - scan.sound_part.size_bytes
     report.truncated_bytes += lost_bytes
@@ -541,12 +545,12 @@ def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
     """Write each rebuilt index that differs from its file."""
     offset_index, time_index = scan.indexes
     for suffix, content in (
-        (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
-        (files.TIME_INDEX_SUFFIX, time_index.encoded),
-        (files.TXN_INDEX_SUFFIX, scan.aborted.encoded),
+        (log_files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
+        (log_files.TIME_INDEX_SUFFIX, time_index.encoded),
+        (log_files.TXN_INDEX_SUFFIX, scan.aborted.encoded),
     ):
         path = context.path(base, suffix)
-        if suffix == files.TXN_INDEX_SUFFIX and not len(content):
+        if suffix == log_files.TXN_INDEX_SUFFIX and not len(content):
             if context.env.files.exists(path):
                 context.env.files.remove(path)
             continue
@@ -554,7 +558,7 @@ def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
             context.maps.forget(path)
             context.pool.forget(path)
             files.write_atomically(context.env.files, path, content)
-    rebuilt = (*files.INDEX_SUFFIXES, files.TXN_INDEX_SUFFIX)
+    rebuilt = (*log_files.INDEX_SUFFIXES, log_files.TXN_INDEX_SUFFIX)
     zone_map_files.renew_sums(context, base, rebuilt)
     zone_map_files.drop_unfit(context, base)  # a hard stop may have lost append times
 
@@ -591,7 +595,7 @@ def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
 
 def _sync_all(context: SegmentContext, recovery_point: int) -> None:
     for base in _unsynced(context, recovery_point):
-        sync_files(context, base, files.SYNCED_SUFFIXES)
+        sync_files(context, base, log_files.SYNCED_SUFFIXES)
     context.env.files.sync_dir(context.directory)
 
 
@@ -644,7 +648,7 @@ def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
             completely rewritten.
     """
     for base in _unsynced(context, recovery_point):
-        for suffix in files.PRIMARY_SUFFIXES:
+        for suffix in log_files.PRIMARY_SUFFIXES:
             path = context.path(base, suffix)
             if context.env.files.exists(path):
                 _rewrite(context, path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.config import TopicConfig
 from tidelog.env import DirEntry, forget
 from tidelog.errors import CorruptData, CorruptFile, MissingDependency
-from tidelog.storage import commits, files
+from tidelog.storage import commits, files, log_files
 from tidelog.storage.clocks.append_clock import NEVER
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.producer_loading import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tidelog.storage.tier.remote_segment import RemoteSegment
 
 # Suffixes of files that a commit record names.
-_STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
+_STAGED: Final = (commits.STAGED_SUFFIX, log_files.SWAP_SUFFIX)
 
 # Maximum number of reads of a directory. The directory is read again if it changed during a read.
 _READS_MAX: Final = 5
@@ -375,7 +375,7 @@ class SegmentList:
 
     def _rebuilt(self, segment: Segment, found: Mapping[int, AbortedTxn], problem: str) -> TxnIndex:
         """Report what is wrong with an index, and return an index with these entries by marker."""
-        path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
+        path = self.context.path(segment.base_offset, log_files.TXN_INDEX_SUFFIX)
         self.context.report(f"{path}: {problem}; rebuilt in memory")
         return TxnIndex(segment.base_offset, (found[offset] for offset in sorted(found)))
 

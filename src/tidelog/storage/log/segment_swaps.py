@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidelog.errors import InvalidRequest, StorageFailure
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.commits import Commit
 from tidelog.storage.log.append import stamps_by_append_clock
 from tidelog.storage.log.append_writer import SegmentRoller
@@ -226,16 +226,16 @@ class SegmentSwaps(LogPart):
         paths = [f"{directory}/{name}" for name in names]
         aside = [path for path in paths if swap.old and fs.exists(path)]
         if not swap.old:
-            for suffix in files.SEGMENT_SUFFIXES:
+            for suffix in log_files.SEGMENT_SUFFIXES:
                 self._segments.active.forget(suffix)
         with context.pool.replacing(paths), context.maps.replacing(paths):
             for path in aside:
-                fs.rename(path, path + files.DELETED_SUFFIX)
+                fs.rename(path, path + log_files.DELETED_SUFFIX)
             for segment in swap.old:
                 segment.go_aside()
             for move in commit.moves:
                 fs.rename(f"{directory}/{move.staged}", f"{directory}/{move.final}")
-        return [path + files.DELETED_SUFFIX for path in aside]
+        return [path + log_files.DELETED_SUFFIX for path in aside]
 
     def _put_behind_end(self, new: Sequence[ClosedSegment], end_offset: int) -> None:
         """Show the new segments instead of the empty active segment; begin a new active segment."""

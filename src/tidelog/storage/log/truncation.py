@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import CorruptData, InvalidRequest
 from tidelog.record.batch_walk import Batch
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
 from tidelog.storage.log.log_loader import LogPart, load_for_writing
@@ -150,7 +150,7 @@ def _cut_closed(
     times.truncate_to(end)
     zone_map_files.drop(context, segment.base_offset)
     segment.use_zones(None)
-    _replace(context, segment.base_offset, files.APPEND_TIME_SUFFIX, times.encode())
+    _replace(context, segment.base_offset, log_files.APPEND_TIME_SUFFIX, times.encode())
     _cut_indexes(context, segment, offset)
     recovery.copy_range(context, segment.log_path, segment.log_path, 0, position)
     _replace_txn_index(context, segment.base_offset, aborted)
@@ -163,17 +163,17 @@ def _cut_indexes(context: SegmentContext, segment: ClosedSegment, offset: int) -
     base = segment.base_offset
     offset_index = OffsetIndex(base, data=segment.offset_index.encoded)
     offset_index.truncate_to(offset)
-    _replace(context, base, files.OFFSET_INDEX_SUFFIX, bytes(offset_index.encoded))
+    _replace(context, base, log_files.OFFSET_INDEX_SUFFIX, bytes(offset_index.encoded))
     time_index = TimeIndex(base, data=segment.time_index.encoded)
     time_index.truncate_to(offset)
-    _replace(context, base, files.TIME_INDEX_SUFFIX, bytes(time_index.encoded))
+    _replace(context, base, log_files.TIME_INDEX_SUFFIX, bytes(time_index.encoded))
 
 
 def _replace_txn_index(context: SegmentContext, base: int, aborted: TxnIndex) -> None:
     if aborted.entries:
-        _replace(context, base, files.TXN_INDEX_SUFFIX, bytes(aborted.encoded))
+        _replace(context, base, log_files.TXN_INDEX_SUFFIX, bytes(aborted.encoded))
     else:
-        path = context.path(base, files.TXN_INDEX_SUFFIX)
+        path = context.path(base, log_files.TXN_INDEX_SUFFIX)
         context.pool.forget(path)
         context.maps.forget(path)
         if context.env.files.exists(path):

@@ -20,7 +20,7 @@ from tidelog.errors import CorruptData, DamagedLog
 from tidelog.record.batch_walk import Batch
 from tidelog.record.header import HEADER_SIZE
 from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.open_files import PooledFile, sync_file, typed_failures, walk_file
@@ -438,9 +438,9 @@ class ActiveSegment(TailSegment):
         self._has_new_name = False
         self._interval_bytes = context.config.index_interval_bytes
         self._log_file = PooledFile(context.pool, self.log_path)
-        self._times_file = self._pooled_file(files.APPEND_TIME_SUFFIX)
-        self._offset_index_file = self._pooled_file(files.OFFSET_INDEX_SUFFIX)
-        self._time_index_file = self._pooled_file(files.TIME_INDEX_SUFFIX)
+        self._times_file = self._pooled_file(log_files.APPEND_TIME_SUFFIX)
+        self._offset_index_file = self._pooled_file(log_files.OFFSET_INDEX_SUFFIX)
+        self._time_index_file = self._pooled_file(log_files.TIME_INDEX_SUFFIX)
 
     def _pooled_file(self, suffix: str) -> PooledFile:
         """Open one of the segment's files; create the file if it is missing."""
@@ -456,10 +456,10 @@ class ActiveSegment(TailSegment):
             TimeIndex(base_offset, size_limit=limit),
         )
         segment = cls(context, base_offset, indexes)
-        for suffix in files.SEGMENT_SUFFIXES:
+        for suffix in log_files.SEGMENT_SUFFIXES:
             segment.forget(suffix)
             _remove_if_there(context, context.path(base_offset, suffix))
-        for suffix in (files.LOG_SUFFIX, *files.INDEX_SUFFIXES):
+        for suffix in (log_files.LOG_SUFFIX, *log_files.INDEX_SUFFIXES):
             context.pool.get(context.path(base_offset, suffix), create=True)
         segment.set_append_times(AppendTimes(base_offset, context.topic_id))
         return segment
@@ -517,8 +517,10 @@ class ActiveSegment(TailSegment):
     def rewrite_indexes(self) -> None:
         """Replace the contents of both index files with the indexes in memory."""
         self._must_rewrite = False
-        self._offset_index_written = self._put(files.OFFSET_INDEX_SUFFIX, self.offset_index.encoded)
-        self._time_index_written = self._put(files.TIME_INDEX_SUFFIX, self.time_index.encoded)
+        self._offset_index_written = self._put(
+            log_files.OFFSET_INDEX_SUFFIX, self.offset_index.encoded
+        )
+        self._time_index_written = self._put(log_files.TIME_INDEX_SUFFIX, self.time_index.encoded)
 
     def _put(self, suffix: str, content: Buffer) -> int:
         file = self.context.pool.get(self.context.path(self.base_offset, suffix), create=True)
@@ -542,8 +544,8 @@ class ActiveSegment(TailSegment):
         Raises OSError if the file can't be replaced or removed; the index is used nevertheless.
         """
         self._txn_index = index
-        path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
-        self.forget(files.TXN_INDEX_SUFFIX)
+        path = self.context.path(self.base_offset, log_files.TXN_INDEX_SUFFIX)
+        self.forget(log_files.TXN_INDEX_SUFFIX)
         if index.entries:
             files.write_atomically(self.context.env.files, path, index.encoded)
         else:
@@ -553,14 +555,14 @@ class ActiveSegment(TailSegment):
         """Use these times from now on; unless `file_matches`, also write them to the file."""
         self.set_append_times(times)
         encoded = times.encode()
-        path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
+        path = self.context.path(self.base_offset, log_files.APPEND_TIME_SUFFIX)
         if not times.row_count and not self.context.env.files.exists(path):
             self._times_written = 0  # the file is created with its first row
             return
         self._times_written = len(encoded)
         if file_matches:
             return
-        self.forget(files.APPEND_TIME_SUFFIX)
+        self.forget(log_files.APPEND_TIME_SUFFIX)
         files.write_atomically(self.context.env.files, path, encoded)
 
     @property
@@ -700,7 +702,7 @@ class ActiveSegment(TailSegment):
     def append_aborted(self, aborted: AbortedTxn) -> None:
         """Add an aborted transaction to the index; the first entry creates the file."""
         entry = self.txn_index.append(aborted)
-        path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
+        path = self.context.path(self.base_offset, log_files.TXN_INDEX_SUFFIX)
         file = self.context.pool.get(path, create=True)
         files.write_fully(file, entry, self.txn_index.size_bytes - len(entry))
 
@@ -719,22 +721,22 @@ class ActiveSegment(TailSegment):
 
     def sync(self) -> None:
         """Sync all files; append times first, so that every durable record has its time."""
-        for suffix in files.SYNCED_SUFFIXES:
+        for suffix in log_files.SYNCED_SUFFIXES:
             self._sync(suffix)
 
     def sync_records(self) -> None:
         """Make append times and records durable, but not the indexes, which can be rebuilt."""
-        self._sync(files.APPEND_TIME_SUFFIX)
+        self._sync(log_files.APPEND_TIME_SUFFIX)
         if self._has_new_name:
             self._has_new_name = False
             with typed_failures(self.context.directory, "sync"):
                 self.context.env.files.sync_dir(self.context.directory)
-        self._sync(files.LOG_SUFFIX)
+        self._sync(log_files.LOG_SUFFIX)
 
     def _sync(self, suffix: str) -> None:
-        if suffix == files.APPEND_TIME_SUFFIX and not self._times_written:
+        if suffix == log_files.APPEND_TIME_SUFFIX and not self._times_written:
             return
-        if suffix == files.TXN_INDEX_SUFFIX and not self.txn_index.size_bytes:
+        if suffix == log_files.TXN_INDEX_SUFFIX and not self.txn_index.size_bytes:
             return
         path = self.context.path(self.base_offset, suffix)
         sync_file(self.context.pool.get(path), path)
@@ -751,14 +753,14 @@ class ActiveSegment(TailSegment):
         aborted_bytes = self.txn_index.size_bytes
         keep = self.append_times.truncate_to(end)
         if keep < self._times_written:
-            self._cut(files.APPEND_TIME_SUFFIX, keep)
+            self._cut(log_files.APPEND_TIME_SUFFIX, keep)
             self._times_written = keep
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.rewrite_indexes()
-        self._cut(files.LOG_SUFFIX, position)
+        self._cut(log_files.LOG_SUFFIX, position)
         if self.txn_index.truncate_to(offset) < aborted_bytes:
-            self._cut(files.TXN_INDEX_SUFFIX, self.txn_index.size_bytes)
+            self._cut(log_files.TXN_INDEX_SUFFIX, self.txn_index.size_bytes)
         self._reload_end(position)
 
     def _cut(self, suffix: str, size: int) -> None:

@@ -9,7 +9,7 @@ from tidelog.env import is_remote
 from tidelog.errors import CorruptData, CorruptIndex
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.offset_order import is_gapless
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.index_loading import load_indexes, rebuild_indexes
@@ -92,16 +92,18 @@ class ClosedSegment(Segment):
             self.unload()
             return
         self._forget_changed_times()
-        if self.has_txn_index and self._txn_stamp != self._stamp_of(files.TXN_INDEX_SUFFIX):
+        if self.has_txn_index and self._txn_stamp != self._stamp_of(log_files.TXN_INDEX_SUFFIX):
             self._txn_index = None
-        if self._zones is None or self._zones_stamp != self._stamp_of(files.ZONES_SUFFIX):
+        if self._zones is None or self._zones_stamp != self._stamp_of(log_files.ZONES_SUFFIX):
             self.use_zones(None, loaded=False)
-            self.context.pool.forget(self.context.path(self.base_offset, files.ZONES_SUFFIX))
+            self.context.pool.forget(self.context.path(self.base_offset, log_files.ZONES_SUFFIX))
 
     def go_aside(self) -> None:
         """Read the files under their `.deleted` names from now on, after the files were renamed."""
-        names = (files.file_name(self.base_offset, suffix) for suffix in files.SEGMENT_SUFFIXES)
-        overlay = {name: name + files.DELETED_SUFFIX for name in names}
+        names = (
+            log_files.file_name(self.base_offset, suffix) for suffix in log_files.SEGMENT_SUFFIXES
+        )
+        overlay = {name: name + log_files.DELETED_SUFFIX for name in names}
         self.context = replace(self.context, overlay=overlay)
 
     def unload(self) -> None:
@@ -109,7 +111,7 @@ class ClosedSegment(Segment):
         self._forget_indexes()
         self._largest_timestamp = None
         self.use_zones(None, loaded=False)
-        for suffix in (files.LOG_SUFFIX, *files.INDEX_SUFFIXES):
+        for suffix in (log_files.LOG_SUFFIX, *log_files.INDEX_SUFFIXES):
             self.context.maps.forget(self.context.path(self.base_offset, suffix))
         if not self.is_mapped:
             self.context.pool.forget(self.log_path)
@@ -214,14 +216,14 @@ class ClosedSegment(Segment):
                 aborted records.
         """
         if self._txn_index is None:
-            self._txn_stamp = self._stamp_of(files.TXN_INDEX_SUFFIX)
+            self._txn_stamp = self._stamp_of(log_files.TXN_INDEX_SUFFIX)
             index, zones = super().txn_index, self.zones
             if zones is None and not index.entries and self.find_aborted is not None:
                 index = self.find_aborted(self, index)
             problem = None if zones is None else txn_problem(index, zones.siblings)
             if problem is not None:
                 self._txn_index = None
-                path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
+                path = self.context.path(self.base_offset, log_files.TXN_INDEX_SUFFIX)
                 raise CorruptIndex(problem).located(path)
             self._txn_index = index
         return self._txn_index
@@ -312,7 +314,7 @@ class ClosedSegment(Segment):
         The map has only the append times that were known when it was built; see `zones_on`.
         """
         if not self._zones_loaded:
-            self._zones_stamp = self._stamp_of(files.ZONES_SUFFIX)
+            self._zones_stamp = self._stamp_of(log_files.ZONES_SUFFIX)
             self.use_zones(zone_map_files.load(self))
         return self._zones
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
-from tidelog.storage import files, text_files
+from tidelog.storage import files, log_files, text_files
 from tidelog.types import UNKNOWN_MS, Buffer, ClockName
 
 if TYPE_CHECKING:
@@ -187,8 +187,8 @@ def _checkpoint(fs: FileSystem, directory: str) -> int | None:
 def _fits_segments(fs: FileSystem, directory: str, history: CompactionHistory) -> bool:
     """Return whether every log file below the cleaned end has a size that the history lists."""
     for entry in fs.list_dir(directory):
-        parsed = None if entry.is_dir else files.parse_file_name(entry.name)
-        if parsed is None or parsed[1] != files.LOG_SUFFIX or parsed[0] >= history.end_offset:
+        parsed = None if entry.is_dir else log_files.parse_file_name(entry.name)
+        if parsed is None or parsed[1] != log_files.LOG_SUFFIX or parsed[0] >= history.end_offset:
             continue
         with suppress(FileNotFoundError):  # a swap may have just removed the file
             size = fs.stat(f"{directory}/{entry.name}").size

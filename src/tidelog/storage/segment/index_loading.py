@@ -13,7 +13,7 @@ from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptFile
 from tidelog.record.batch_walk import Batch
 from tidelog.record.offset_order import in_order, segment_limit
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import SegmentContext
@@ -143,7 +143,7 @@ def load_indexes(
     get_map = context.maps.get if on_evict is None else partial(context.maps.get, on_evict=on_evict)
     limit = index_limit_bytes(context.config)
     loaded = []
-    for suffix in files.INDEX_SUFFIXES:
+    for suffix in log_files.INDEX_SUFFIXES:
         path = context.path(base_offset, suffix)
         try:
             data = get_map(path) if mapped else files.read_file(context.env.files, path)
@@ -158,7 +158,7 @@ def load_indexes(
     # The log's size is read after the indexes; otherwise, the indexes of a growing log could be
     # ahead of the size.
     if log_size is None:
-        log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
+        log_size = context.env.files.stat(context.path(base_offset, log_files.LOG_SUFFIX)).size
     offset_index = OffsetIndex(base_offset, data=data, size_limit=limit)
     time_index = TimeIndex(base_offset, data=time_data, size_limit=limit)
     try:

@@ -25,7 +25,7 @@ from tidelog.errors import CorruptData
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, LOG_OVERHEAD
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import Segment, iterate_batches
@@ -175,7 +175,7 @@ def index_problem(
         sums: Checksums of the files beside the log, from the log's zone map; None if there is no
             zone map.
     """
-    suffixes = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
+    suffixes = (log_files.OFFSET_INDEX_SUFFIX, log_files.TIME_INDEX_SUFFIX)
     if sums is not None and sums.keys() >= set(suffixes):
         for suffix, index, name in zip(suffixes, indexes, ("offset", "time"), strict=True):
             if sums[suffix] != FileSum(index.size_bytes, crc32c(index.encoded)):
@@ -192,7 +192,7 @@ def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
 
     Return None if it does not differ.
     """
-    expected = sums.get(files.TXN_INDEX_SUFFIX, FileSum(0, 0))
+    expected = sums.get(log_files.TXN_INDEX_SUFFIX, FileSum(0, 0))
     if expected == FileSum(index.size_bytes, crc32c(index.encoded)):
         return None
     return (

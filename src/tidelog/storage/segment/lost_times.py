@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tidelog.errors import CorruptFile, MissingFile
 from tidelog.record.coding import crc32c
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import CRC_SIZE, HEADER_SIZE, ROW_SIZE, AppendTimes
 from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
 from tidelog.storage.segment.segment import Segment, read_optional
@@ -54,7 +54,7 @@ def lost_times(segment: Segment) -> CorruptFile | MissingFile | None:
     Rows that a checkpoint doesn't prove are not reported as lost, because a backup of the file
     could not prove them either. A zone map shows how many rows a local file had.
     """
-    context, base, suffix = segment.context, segment.base_offset, files.APPEND_TIME_SUFFIX
+    context, base, suffix = segment.context, segment.base_offset, log_files.APPEND_TIME_SUFFIX
     path, limit = context.path(base, suffix), max(segment.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
     try:
         data = read_optional(context, base, suffix, limit=limit)
@@ -92,7 +92,7 @@ def times_loss(
 
 def _is_as_mapped(data: bytes, zones: ZoneMap) -> bool:
     """Return whether the file is undamaged and has the rows from which the map was built."""
-    if zones.siblings.get(files.APPEND_TIME_SUFFIX) != FileSum(len(data), crc32c(data)):
+    if zones.siblings.get(log_files.APPEND_TIME_SUFFIX) != FileSum(len(data), crc32c(data)):
         return False
     rows, rest = divmod(len(data) - HEADER_SIZE, ROW_SIZE)
     used = zones.identity.append_rows, zones.identity.append_crc
@@ -101,7 +101,7 @@ def _is_as_mapped(data: bytes, zones: ZoneMap) -> bool:
 
 def _mapped_rows(zones: ZoneMap) -> int:
     """Return the number of rows that the file had when it was last complete."""
-    mapped = zones.siblings.get(files.APPEND_TIME_SUFFIX)
+    mapped = zones.siblings.get(log_files.APPEND_TIME_SUFFIX)
     if mapped is None:
         return zones.identity.append_rows
     return max(0, (mapped.size_bytes - HEADER_SIZE) // ROW_SIZE)

@@ -36,7 +36,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.coding import crc32c
 from tidelog.record.offset_order import cut_problem, in_order, segment_limit
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
 from tidelog.storage.open_files import FilePool, MapCache, walk_file
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 # Size in bytes of the chunks in which `Segment.walk_file` reads a log file.
 WALK_CHUNK_BYTES: Final = 256 << 10
 
-_REMOVED_SUFFIXES: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
+_REMOVED_SUFFIXES: Final = (log_files.REMOVED_SUFFIX, log_files.DELETED_SUFFIX)
 APPENDTIME_DAMAGED: Final = "append times unknown"
 
 # Maximum size in bytes, after decompression, of one append that an event loop verifies or of one
@@ -104,7 +104,7 @@ class SegmentContext:
 
     def path(self, base_offset: int, suffix: str) -> str:
         """Return the path of one of a segment's files."""
-        name = files.file_name(base_offset, suffix)
+        name = log_files.file_name(base_offset, suffix)
         staged = self.overlay.get(name)
         is_removed = staged is not None and staged.endswith(_REMOVED_SUFFIXES)
         if is_removed or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
@@ -213,7 +213,7 @@ class Segment(ABC):
         self.limit_times: Callable[[Segment, AppendTimes], None] | None = None
         self.find_aborted: Callable[[Segment, TxnIndex], TxnIndex] | None = None
         self.zones_lock = Lock()
-        self._log_path = context.path(base_offset, files.LOG_SUFFIX)
+        self._log_path = context.path(base_offset, log_files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
         self._append_times: AppendTimes | None = None
         # Status that the append-time file had when the append times were loaded.
@@ -247,7 +247,9 @@ class Segment(ABC):
     def log_path(self) -> str:
         """Path of the log file. The path changes when a staged file gets its final name."""
         overlay = self.context.overlay
-        return self.context.path(self.base_offset, files.LOG_SUFFIX) if overlay else self._log_path
+        return (
+            self.context.path(self.base_offset, log_files.LOG_SUFFIX) if overlay else self._log_path
+        )
 
     @property
     @abstractmethod
@@ -324,7 +326,7 @@ class Segment(ABC):
         """Read the `.txnindex` file, empty if there is none; raises CorruptData with its path."""
         # The file has at most one entry for each batch, and an entry is smaller than a batch.
         limit = max(self.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
-        suffix = files.TXN_INDEX_SUFFIX
+        suffix = log_files.TXN_INDEX_SUFFIX
         data = read_optional(self.context, self.base_offset, suffix, limit=limit)
         path = self.context.path(self.base_offset, suffix)
         try:
@@ -384,7 +386,7 @@ class Segment(ABC):
         return self._load_append_times() if times is None else times
 
     def _load_append_times(self) -> AppendTimes:
-        stamp = self._stamp_of(files.APPEND_TIME_SUFFIX)
+        stamp = self._stamp_of(log_files.APPEND_TIME_SUFFIX)
         times = self.read_append_times()
         if self.limit_times is not None:
             self.limit_times(self, times)
@@ -402,7 +404,7 @@ class Segment(ABC):
         """Drop loaded append times if their file was created, replaced or removed later."""
         if self._times_stamp == _NOT_LOADED:
             return
-        if self._times_stamp != self._stamp_of(files.APPEND_TIME_SUFFIX):
+        if self._times_stamp != self._stamp_of(log_files.APPEND_TIME_SUFFIX):
             self._append_times, self._times_stamp = None, _NOT_LOADED
 
     def set_append_times(self, times: AppendTimes) -> None:
@@ -419,7 +421,9 @@ class Segment(ABC):
             # The file has at most one row for each batch, and a row is smaller than a batch, so the
             # log's size limits the file's size.
             limit = max(self.stat().size, files.SMALL_FILE_LIMIT_BYTES)
-            data = read_optional(context, self.base_offset, files.APPEND_TIME_SUFFIX, limit=limit)
+            data = read_optional(
+                context, self.base_offset, log_files.APPEND_TIME_SUFFIX, limit=limit
+            )
         except (CorruptFile, MissingFile) as error:
             context.report(f"{error}; {APPENDTIME_DAMAGED}")
             data = None
@@ -430,14 +434,14 @@ class Segment(ABC):
             # The zone map was built from checked rows. If the file has the checksum that the map
             # stores, the rows need no other check. Comparing the checksum takes a hundredth of the
             # time of checking each row.
-            written = zones.siblings.get(files.APPEND_TIME_SUFFIX)
+            written = zones.siblings.get(log_files.APPEND_TIME_SUFFIX)
             if written == FileSum(len(data), crc32c(data)):
                 proven = zones.identity.append_rows, zones.identity.append_crc
         times, damage = AppendTimes.decode(
             data, self.base_offset, context.topic_id, open_end=True, proven=proven
         )
         if damage:
-            path = context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
+            path = context.path(self.base_offset, log_files.APPEND_TIME_SUFFIX)
             context.report(f"{path}: {damage}; {APPENDTIME_DAMAGED} from there on")
         return times
 

@@ -24,7 +24,7 @@ from tidelog.errors import (
 )
 from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap, with_siblings
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.lost_times import times_loss
@@ -56,7 +56,10 @@ def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
         in_passing: Whether to compare the zone map with the log without mapping the log; see
             `misfit`.
     """
-    context, path = segment.context, segment.context.path(segment.base_offset, files.ZONES_SUFFIX)
+    context, path = (
+        segment.context,
+        segment.context.path(segment.base_offset, log_files.ZONES_SUFFIX),
+    )
     try:
         return open_map(segment, path, in_passing=in_passing)
     except FileNotFoundError:
@@ -227,7 +230,7 @@ def _kept_sums(
     for suffix, expected in old.siblings.items():
         if suffix in renewed or siblings.get(suffix) == expected:
             continue
-        if suffix == files.APPEND_TIME_SUFFIX and not _has_lost_times(segment, old):
+        if suffix == log_files.APPEND_TIME_SUFFIX and not _has_lost_times(segment, old):
             continue  # the file was restored, or rows that nothing proves were removed
         kept[suffix] = expected
     return kept
@@ -237,7 +240,7 @@ def _has_lost_times(segment: Segment, old: ZoneMap) -> bool:
     context, base = segment.context, segment.base_offset
     limit = max(segment.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
     try:
-        data = read_optional(context, base, files.APPEND_TIME_SUFFIX, limit=limit)
+        data = read_optional(context, base, log_files.APPEND_TIME_SUFFIX, limit=limit)
     except CorruptData:
         return True
     return times_loss(data, base, context.topic_id, old) is not None
@@ -281,7 +284,7 @@ def _old_map(segment: Segment) -> ZoneMap | None:
     limit = segment.size_bytes + files.SMALL_FILE_LIMIT_BYTES
     zone_map = segment.loaded_zones
     try:
-        data = read_optional(context, base, files.ZONES_SUFFIX, limit=limit)
+        data = read_optional(context, base, log_files.ZONES_SUFFIX, limit=limit)
         if data is not None:
             read = ZoneMap.decode(data)
             read.verify()
@@ -367,7 +370,7 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
     except (CorruptData, UnsupportedCompression) as error:
         context.report(f"{segment.log_path}: no zone map can be built: {error}")
         return False
-    path = context.path(segment.base_offset, files.ZONES_SUFFIX)
+    path = context.path(segment.base_offset, log_files.ZONES_SUFFIX)
     files.write_atomically(context.env.files, path, data, is_durable=False)
     context.pool.forget(path)
     segment.use_zones(None, loaded=False)
@@ -380,7 +383,7 @@ def _restore_txn_index(segment: Segment) -> None:
     The index is restored before the zone map is built, because the map has the index's checksum.
     """
     fs = segment.context.env.files
-    path = segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
+    path = segment.context.path(segment.base_offset, log_files.TXN_INDEX_SUFFIX)
     if segment.zones is None and not (fs.exists(path) and fs.stat(path).size):
         index = segment.txn_index
         if index.entries:
@@ -417,7 +420,7 @@ def write_missing(
 
 def drop(context: SegmentContext, base_offset: int) -> None:
     """Remove a segment's map, for example before the log is changed; raises OSError."""
-    path = context.path(base_offset, files.ZONES_SUFFIX)
+    path = context.path(base_offset, log_files.ZONES_SUFFIX)
     if context.env.files.exists(path):
         context.pool.forget(path)
         context.env.files.remove(path)
@@ -425,7 +428,7 @@ def drop(context: SegmentContext, base_offset: int) -> None:
 
 def drop_unfit(context: SegmentContext, base_offset: int) -> None:
     """Remove a map whose checksums of the files beside the log are outdated; raises OSError."""
-    path = context.path(base_offset, files.ZONES_SUFFIX)
+    path = context.path(base_offset, log_files.ZONES_SUFFIX)
     if not context.env.files.exists(path):
         return
     try:
@@ -443,11 +446,11 @@ def renew_sums(context: SegmentContext, base_offset: int, suffixes: Collection[s
 
     The map keeps the checksums of the log and of all other files.
     """
-    path = context.path(base_offset, files.ZONES_SUFFIX)
+    path = context.path(base_offset, log_files.ZONES_SUFFIX)
     if not context.env.files.exists(path):
         return
     try:
-        log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
+        log_size = context.env.files.stat(context.path(base_offset, log_files.LOG_SUFFIX)).size
         limit = log_size + files.SMALL_FILE_LIMIT_BYTES
         data = files.read_file(context.env.files, path, limit=limit)
         zone_map = ZoneMap.decode(data)
@@ -465,7 +468,7 @@ def renew_sums(context: SegmentContext, base_offset: int, suffixes: Collection[s
 def sum_siblings(context: SegmentContext, base_offset: int) -> dict[str, FileSum]:
     """Return, by suffix, the length and checksum of each file beside a log."""
     sums = {}
-    for suffix in files.SUMMED_SUFFIXES:
+    for suffix in log_files.SUMMED_SUFFIXES:
         path = context.path(base_offset, suffix)
         if context.env.files.exists(path):
             sums[suffix] = sum_file(context, path)
@@ -514,7 +517,7 @@ class ZoneCache:
         rows, crc = segment.append_times.digest
         head = sum_head(segment.view(0, HEADER_SIZE))
         facts = f"{segment.base_offset:020d}-{segment.size_bytes}-{head:08x}-{rows}-{crc:08x}"
-        return f"{self.directory}/{topic}-{partition.partition}-{facts}{files.ZONES_SUFFIX}"
+        return f"{self.directory}/{topic}-{partition.partition}-{facts}{log_files.ZONES_SUFFIX}"
 
     def load(self, segment: Segment) -> ZoneMap | None:
         """Return the map of a segment, None if there is no valid map."""

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from tidelog.errors import CorruptFile, InvalidRequest, TierConflict
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.clocks.zone_map import FileSum, Zone
 from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.segment.roll import RollReason
@@ -30,7 +30,7 @@ from tidelog.types import INT64_MAX, INT64_MIN, UNKNOWN_MS
 
 # Suffixes of the objects that a segment may have. The producer snapshot has the state at the
 # segment's base offset.
-_SUFFIXES: Final = frozenset(files.LOG_FIRST)
+_SUFFIXES: Final = frozenset(log_files.LOG_FIRST)
 
 _UID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _ZONE_TYPES: Final[list[type]] = [bool if n == "is_transactional" else int for n in Zone._fields]
@@ -80,7 +80,7 @@ class TierSegment:
     @property
     def log_bytes(self) -> int:
         """Number of valid bytes of the log object."""
-        whole = self.objects[files.LOG_SUFFIX].size_bytes
+        whole = self.objects[log_files.LOG_SUFFIX].size_bytes
         return whole if self.clip_bytes is None else self.clip_bytes
 
     @property
@@ -95,11 +95,11 @@ class TierSegment:
 
     def key(self, suffix: str) -> str:
         """Return the key of one of the segment's objects below the partition's folder."""
-        return f"{self.folder}/{files.file_name(self.base_offset, suffix)}"
+        return f"{self.folder}/{log_files.file_name(self.base_offset, suffix)}"
 
     def is_copy_of(self, other: "TierSegment") -> bool:
         """Return whether this row and another describe equal log bytes at equal offsets."""
-        log = files.LOG_SUFFIX
+        log = log_files.LOG_SUFFIX
         return (self.base_offset, self.end_offset, self.objects[log], self.clip_bytes) == (
             other.base_offset,
             other.end_offset,
@@ -168,7 +168,7 @@ def decode_row(value: object) -> TierSegment:
         note=_note(note, what),
         clip_bytes=_clip(clip, what),
     )
-    whole = row.objects[files.LOG_SUFFIX].size_bytes
+    whole = row.objects[log_files.LOG_SUFFIX].size_bytes
     if bool in {type(base), type(end), type(named)} or not 0 <= base < end <= INT64_MAX:
         values = f"{base!s:.20}, {end!s:.20} and {named!s:.20}"
         raise CorruptFile(f"{what} has an invalid base offset, end offset or fingerprint: {values}")
@@ -199,7 +199,7 @@ def _uid(text: str) -> str:
 
 
 def _objects(sums: dict[str, list[int]], what: str) -> dict[str, FileSum]:
-    if files.LOG_SUFFIX not in sums or not set(sums) <= _SUFFIXES:
+    if log_files.LOG_SUFFIX not in sums or not set(sums) <= _SUFFIXES:
         raise CorruptFile(f"{what}: `objects` has no log, or an unknown file")
     pairs = list(sums.values())
     if any(type(pair) is not list or len(pair) != 2 for pair in pairs):

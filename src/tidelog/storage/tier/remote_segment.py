@@ -15,7 +15,7 @@ from tidelog.env import FileStat
 from tidelog.errors import CorruptData, CorruptIndex, MissingFile, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import Entry, ReadBytes, Zone, ZoneMap
 from tidelog.storage.open_files import walk_file
@@ -131,7 +131,7 @@ class RemoteSegment(ClosedSegment):
     @property
     def knows_all_append_times(self) -> bool:
         """Whether all append times are known, according to the manifest row alone."""
-        has_rows = files.APPEND_TIME_SUFFIX in self.row.objects
+        has_rows = log_files.APPEND_TIME_SUFFIX in self.row.objects
         return has_rows and self.row.times.is_append_known and not self._is_clipped
 
     @property
@@ -176,7 +176,9 @@ class RemoteSegment(ClosedSegment):
             CorruptBatch: See `iterate_batches`.
         """
         path, size = self.log_path, self.size_bytes
-        file = VerifiedFile(self.context.pool.get(path), path, self.row.objects[files.LOG_SUFFIX])
+        file = VerifiedFile(
+            self.context.pool.get(path), path, self.row.objects[log_files.LOG_SUFFIX]
+        )
         walked = walk_file(file, path, 0, size, chunk_bytes=WALK_BYTES)
         yield from in_segment(self, walked, 0, size)
         file.read_rest(WALK_BYTES)
@@ -196,7 +198,7 @@ class RemoteSegment(ClosedSegment):
     def offset_index(self) -> OffsetIndex:
         """The uploaded index, or an index rebuilt in memory if the uploaded one can't be used."""
         if self._offset_index is None:
-            index = self._read_index(OffsetIndex, files.OFFSET_INDEX_SUFFIX)
+            index = self._read_index(OffsetIndex, log_files.OFFSET_INDEX_SUFFIX)
             self._offset_index = index or self._load_indexes()[0]
         return self._offset_index
 
@@ -204,7 +206,7 @@ class RemoteSegment(ClosedSegment):
     def time_index(self) -> TimeIndex:
         """The uploaded index, or an index rebuilt in memory if the uploaded one can't be used."""
         if self._time_index is None:
-            index = self._read_index(TimeIndex, files.TIME_INDEX_SUFFIX)
+            index = self._read_index(TimeIndex, log_files.TIME_INDEX_SUFFIX)
             self._time_index = index or self._load_indexes()[1]
         return self._time_index
 
@@ -259,7 +261,7 @@ class RemoteSegment(ClosedSegment):
     def zones(self) -> ZoneMap | None:
         """The zone map, or None. Its total comes from the row; the rest is read at first use."""
         if not self._zones_loaded:
-            has_map = files.ZONES_SUFFIX in self.row.objects and not self._is_clipped
+            has_map = log_files.ZONES_SUFFIX in self.row.objects and not self._is_clipped
             self.use_zones(self._make_zones() if has_map else None)
         return self._zones
 
@@ -275,7 +277,7 @@ class RemoteSegment(ClosedSegment):
         return zones
 
     def _make_zones(self) -> "RemoteZones":
-        path = self.context.path(self.base_offset, files.ZONES_SUFFIX)
+        path = self.context.path(self.base_offset, log_files.ZONES_SUFFIX)
 
         def read(size: int, position: int) -> bytes:
             return self.context.pool.get(path).pread(size, position)
@@ -311,7 +313,7 @@ class RemoteZones(ZoneMap):
     ) -> None:
         self.total = row.total
         self.bytes_read = 0
-        self._size_bytes = row.objects[files.ZONES_SUFFIX].size_bytes
+        self._size_bytes = row.objects[log_files.ZONES_SUFFIX].size_bytes
         self._path, self._read_object, self._check, self._say = path, read, check, report
 
     def __getattr__(self, name: str) -> object:

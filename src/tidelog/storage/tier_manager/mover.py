@@ -37,7 +37,7 @@ from tidelog.amounts import bytes_text, plural, verb
 from tidelog.config import RetentionClock
 from tidelog.errors import CorruptData, InvalidRequest, MissingFile, OffsetsGone, TierConflict
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.log.log import LogAccess
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
@@ -572,7 +572,8 @@ def _nothing(_row: TierSegment, _offset: int) -> None:
 def _same_bytes(segment: Segment, row: TierSegment) -> bool:
     """Return whether the log file of a local segment has the row's length and checksum."""
     return (
-        zone_map_files.sum_file(segment.context, segment.log_path) == row.objects[files.LOG_SUFFIX]
+        zone_map_files.sum_file(segment.context, segment.log_path)
+        == row.objects[log_files.LOG_SUFFIX]
     )
 
 

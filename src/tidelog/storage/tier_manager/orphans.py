@@ -26,7 +26,7 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.open_files import typed_failures, walk_file
 from tidelog.storage.text_files import write_partition_metadata
 from tidelog.storage.tier.manifest import Manifest, TierSegment, missing_span
@@ -295,8 +295,8 @@ def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest)
 
     The manifest shows where each file of a copied segment ends.
     """
-    parsed = (files.parse_file_name(e.name) for e in log_dir.env.files.list_dir(directory))
-    bases = sorted(name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX)
+    parsed = (log_files.parse_file_name(e.name) for e in log_dir.env.files.list_dir(directory))
+    bases = sorted(name[0] for name in parsed if name and name[1] == log_files.LOG_SUFFIX)
     ends = {row.base_offset: row.end_offset for row in manifest.segments}
     count = min(len(bases), 1)
     for base, following in reversed(list(pairwise(bases))):
@@ -330,7 +330,7 @@ def _check_local(
     log_dir: "DirectoryAccess", tier: PartitionTier, manifest: Manifest, directory: str, base: int
 ) -> None:
     """Raise TierConflict if a local file has a record in the tier's range that the tier lacks."""
-    path = f"{directory}/{files.file_name(base, files.LOG_SUFFIX)}"
+    path = f"{directory}/{log_files.file_name(base, log_files.LOG_SUFFIX)}"
     row = next((r for r in manifest.segments if r.base_offset <= base < r.end_offset), None)
     if row is None:
         return
@@ -342,7 +342,7 @@ def _check_local(
     if offset is not None and (offset < row.end_offset or row is not manifest.segments[-1]):
         raise TierConflict(
             f"{path}: from offset {offset} on it has other records than the store"
-            f" ({tier.store.url}/{tier.key(row.key(files.LOG_SUFFIX))}). To use the store's"
+            f" ({tier.store.url}/{tier.key(row.key(log_files.LOG_SUFFIX))}). To use the store's"
             " records, move the file out of the directory and restore again; to keep the local"
             f" records, run `tidelog tier {manifest.topic}:{manifest.partition} --take-over"
             " --drop-theirs` instead"
@@ -370,7 +370,7 @@ def _first_other(file: File, path: str, tier: PartitionTier, row: TierSegment) -
 
 def _common_bytes(file: File, tier: PartitionTier, row: TierSegment) -> int:
     """Return the number of leading bytes that a log file and a row's log object have in common."""
-    key, at, end = tier.key(row.key(files.LOG_SUFFIX)), 0, min(file.size(), row.log_bytes)
+    key, at, end = tier.key(row.key(log_files.LOG_SUFFIX)), 0, min(file.size(), row.log_bytes)
     while at < end:
         theirs = bytes(tier.store.read(key, at, min(READ_BYTES, end - at)))
         ours = bytes(file.pread(len(theirs), at))

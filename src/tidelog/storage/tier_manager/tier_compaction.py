@@ -47,7 +47,7 @@ from tidelog.errors import (
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.builder import build_empty_batch
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.compaction.cleaner import CleaningReport, PartitionTarget, clean, note_run
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, CleaningState, inspect_tier
 from tidelog.storage.compaction.job import CleanedGroup, CleaningJob, CleaningResult, together
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log_reader import LogView
 
 
-_READ: tuple[str, ...] = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
+_READ: tuple[str, ...] = (log_files.LOG_SUFFIX, log_files.APPEND_TIME_SUFFIX)
 
 
 class TierSources(LayeredFiles):
@@ -145,7 +145,7 @@ class Workplace:
 
     def path(self, base_offset: int, suffix: str) -> str:
         """Return the temporary path of a rewritten segment's file."""
-        return files.cleaned_path(self.directory, base_offset, suffix)
+        return log_files.cleaned_path(self.directory, base_offset, suffix)
 
 
 def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, str]:
@@ -154,7 +154,7 @@ def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, s
     for segment in segments:
         base = segment.base_offset
         for suffix in _READ:
-            name = files.file_name(base, suffix)
+            name = log_files.file_name(base, suffix)
             aliases[f"{directory}/{name}"] = segment.context.path(base, suffix)
     return aliases
 
@@ -174,7 +174,7 @@ def write_rewritten(
         OSError: The disk failed.
     """
     fs, base = workplace.context.env.files, old[0].base_offset
-    path = workplace.path(base, files.LOG_SUFFIX)
+    path = workplace.path(base, log_files.LOG_SUFFIX)
     drop_rewritten(workplace, base)
     file, size = fs.open(path, create=True), 0
     try:
@@ -238,25 +238,25 @@ def copy_rewritten(
 
 def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
     """Remove a segment's `.cleaned` files. Never raises; the next opening removes the rest."""
-    for suffix in files.LOG_FIRST:
+    for suffix in log_files.LOG_FIRST:
         remove_quietly(workplace.context.env.files, workplace.path(base_offset, suffix))
 
 
 def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
     """Copy the first source's snapshot, which stays valid: it describes only earlier records."""
     try:
-        data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
+        data = read_optional(old.context, old.base_offset, log_files.SNAPSHOT_SUFFIX)
     except (CorruptFile, MissingFile) as error:
         workplace.context.report(f"{error}; the rewritten segment has no snapshot")
         return
     if data is not None:
-        path = workplace.path(old.base_offset, files.SNAPSHOT_SUFFIX)
+        path = workplace.path(old.base_offset, log_files.SNAPSHOT_SUFFIX)
         write_staged(workplace.context.env.files, path, data)
 
 
 def _add_zones(workplace: Workplace, base: int, end: int) -> None:
     """Build the zone map if the writer of the files made none."""
-    path = workplace.path(base, files.ZONES_SUFFIX)
+    path = workplace.path(base, log_files.ZONES_SUFFIX)
     if workplace.context.env.files.exists(path):
         return
     segment = _rewritten_segment(workplace, base, end)
@@ -268,7 +268,7 @@ def _add_zones(workplace: Workplace, base: int, end: int) -> None:
 
 def _rewritten_segment(workplace: Workplace, base: int, end: int) -> ClosedSegment:
     """Return a segment object that reads the `.cleaned` files."""
-    overlay = files.cleaned_overlay(workplace.context.env.files, workplace.directory, base)
+    overlay = log_files.cleaned_overlay(workplace.context.env.files, workplace.directory, base)
     return ClosedSegment(replace(workplace.context, overlay=overlay), base, end)
 
 
@@ -276,7 +276,7 @@ def _forget(segment: ClosedSegment) -> None:
     """Close the files of a segment, because the next segment will use the same file names."""
     context = segment.context
     segment.unload()
-    for suffix in files.LOG_FIRST:
+    for suffix in log_files.LOG_FIRST:
         path = context.path(segment.base_offset, suffix)
         context.pool.forget(path)
         context.maps.forget(path)

@@ -36,7 +36,7 @@ from tidelog.errors import (
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.gaps import lost_at_end
@@ -198,7 +198,7 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
         uid=source.uid,
-        objects={**sums, files.LOG_SUFFIX: log_sum},
+        objects={**sums, log_files.LOG_SUFFIX: log_sum},
         total=zones.total,
         times=source.times._replace(now_ms=0),
         zones_know_append=segment.zones_on(ClockName.APPEND) is not None,
@@ -209,7 +209,7 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
         tier.store.put(tier.key(row.key(suffix)), data)
     # The log is written last, so that a folder with a log is complete.
     fs, log_path = segment.context.env.files, segment.log_path
-    tier.store.put_file(tier.key(row.key(files.LOG_SUFFIX)), fs, log_path)
+    tier.store.put_file(tier.key(row.key(log_files.LOG_SUFFIX)), fs, log_path)
     check_objects(tier, row)
     return row
 
@@ -248,7 +248,7 @@ def _sound_zones(segment: "ClosedSegment", zones: ZoneMap) -> bytes:
         OSError: The disk failed.
     """
     context = segment.context
-    fs, path = context.env.files, context.path(segment.base_offset, files.ZONES_SUFFIX)
+    fs, path = context.env.files, context.path(segment.base_offset, log_files.ZONES_SUFFIX)
     try:
         return _read_zones(fs, path, zones)
     except (CorruptData, FileNotFoundError, UnsupportedVersion) as error:
@@ -271,16 +271,16 @@ def _small_objects(segment: "ClosedSegment", zones: ZoneMap) -> Iterator[tuple[s
     problem = index_problem(segment, (segment.offset_index, segment.time_index), zones.siblings)
     if problem is not None:  # the mapped files were damaged after they were loaded
         segment.distrust_indexes(f"{problem}; rebuilt in memory")
-    yield files.OFFSET_INDEX_SUFFIX, bytes(segment.offset_index.encoded)
-    yield files.TIME_INDEX_SUFFIX, bytes(segment.time_index.encoded)
+    yield log_files.OFFSET_INDEX_SUFFIX, bytes(segment.offset_index.encoded)
+    yield log_files.TIME_INDEX_SUFFIX, bytes(segment.time_index.encoded)
     if segment.txn_index.size_bytes:
-        yield files.TXN_INDEX_SUFFIX, bytes(segment.txn_index.encoded)
+        yield log_files.TXN_INDEX_SUFFIX, bytes(segment.txn_index.encoded)
     if segment.append_times.row_count:
-        yield files.APPEND_TIME_SUFFIX, segment.append_times.encode()
-    snapshot = read_optional(segment.context, segment.base_offset, files.SNAPSHOT_SUFFIX)
+        yield log_files.APPEND_TIME_SUFFIX, segment.append_times.encode()
+    snapshot = read_optional(segment.context, segment.base_offset, log_files.SNAPSHOT_SUFFIX)
     if snapshot is not None:
-        yield files.SNAPSHOT_SUFFIX, snapshot
-    yield files.ZONES_SUFFIX, _sound_zones(segment, zones)
+        yield log_files.SNAPSHOT_SUFFIX, snapshot
+    yield log_files.ZONES_SUFFIX, _sound_zones(segment, zones)
 
 
 def check_objects(tier: PartitionTier, row: TierSegment) -> None:

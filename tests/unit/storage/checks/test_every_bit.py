@@ -19,7 +19,7 @@ from tests.worlds.directories.sick import (
 )
 
 from tidelog.record.header import CRC_AT
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.checks import DirectoryCheck
 from tidelog.storage.checks.findings import CheckedPartition
 from tidelog.storage.checks.log_check import LogReplay
@@ -29,7 +29,7 @@ from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.types import TopicPartition
 
 PADDING = bytes(range(256)) * 5
-SIDECARS = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix != files.LOG_SUFFIX]
+SIDECARS = [suffix for suffix in log_files.SEGMENT_SUFFIXES if suffix != log_files.LOG_SUFFIX]
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,8 @@ def partition() -> CheckedPartition:
 
 
 def first_segment(partition: CheckedPartition) -> SegmentCheck:
-    names = [files.parse_file_name(name) for name in partition.file_names()]
-    bases = sorted(found[0] for found in names if found and found[1] == files.LOG_SUFFIX)
+    names = [log_files.parse_file_name(name) for name in partition.file_names()]
+    bases = sorted(found[0] for found in names if found and found[1] == log_files.LOG_SUFFIX)
     assert len(bases) == 2
     return SegmentCheck(partition, bases[0], bases[1], LogReplay())
 
@@ -67,12 +67,13 @@ def contents_of(partition: CheckedPartition) -> dict[str, bytes]:
 
 
 def path_of(suffix: str) -> str:
-    return f"{PARTITION}/{files.file_name(0, suffix)}"
+    return f"{PARTITION}/{log_files.file_name(0, suffix)}"
 
 
 def test_the_segment_has_all_files_and_tens_of_kilobytes(partition: CheckedPartition) -> None:
     sizes = {
-        suffix: len(contents_of(partition)[path_of(suffix)]) for suffix in files.SEGMENT_SUFFIXES
+        suffix: len(contents_of(partition)[path_of(suffix)])
+        for suffix in log_files.SEGMENT_SUFFIXES
     }
     assert min(sizes.values()) > 0
     assert sum(sizes.values()) > 20_000
@@ -84,7 +85,7 @@ def test_every_bit_of_a_sidecar(partition: CheckedPartition, suffix: str) -> Non
     assert not any(finding.counts for finding in check.findings())
     contents, path = contents_of(partition), path_of(suffix)
     sound = contents[path]
-    file = partition.fs.open(path_of(files.LOG_SUFFIX))
+    file = partition.fs.open(path_of(log_files.LOG_SUFFIX))
     try:
         for bit, changed in flips(sound):
             contents[path] = changed
@@ -100,8 +101,8 @@ def part(data: bytes, size: int, at: int) -> bytes:
 def test_every_bit_of_a_log_is_reported_by_its_zone_map(partition: CheckedPartition) -> None:
     check = first_segment(partition)
     assert not any(finding.counts for finding in check.findings())
-    sound = contents_of(partition)[path_of(files.LOG_SUFFIX)]
-    zone_map = ZoneMap.decode(contents_of(partition)[path_of(files.ZONES_SUFFIX)])
+    sound = contents_of(partition)[path_of(log_files.LOG_SUFFIX)]
+    zone_map = ZoneMap.decode(contents_of(partition)[path_of(log_files.ZONES_SUFFIX)])
     for bit, changed in flips(sound):
         beside = ZoneMapContext(
             read=partial(part, changed),
@@ -120,7 +121,7 @@ def test_the_whole_check_finds_bits_of_a_log(partition: CheckedPartition) -> Non
 
     Kafka's CRC does not cover the header fields before the CRC field.
     """
-    contents, path = contents_of(partition), path_of(files.LOG_SUFFIX)
+    contents, path = contents_of(partition), path_of(log_files.LOG_SUFFIX)
     sound = contents[path]
     check = first_segment(partition)
     assert not any(finding.counts for finding in check.findings())
@@ -140,7 +141,7 @@ def test_the_whole_check_finds_bits_of_a_log(partition: CheckedPartition) -> Non
 
 
 def test_the_bit_that_was_flipped_is_named(partition: CheckedPartition) -> None:
-    contents, path = contents_of(partition), path_of(files.LOG_SUFFIX)
+    contents, path = contents_of(partition), path_of(log_files.LOG_SUFFIX)
     sound = contents[path]
     check = first_segment(partition)
     assert not any(finding.counts for finding in check.findings())

@@ -9,7 +9,7 @@ from tests.worlds.directories.logs import PATH, read, write
 from tests.worlds.directories.sick import PARTITION, BytesFileSystem, counting, look, mend
 
 from tidelog.env import OsFileSystem
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity
 from tidelog.storage.commits import Commit, Move, commit_path, encode_commit
 
@@ -112,11 +112,11 @@ def test_an_append_time_checkpoint_of_another_batch_is_reset(
 
 def test_snapshots(env: SeededEnv) -> None:
     names = [entry.name for entry in env.files.list_dir(PARTITION)]
-    name = sorted(each for each in names if each.endswith(files.SNAPSHOT_SUFFIX))[1]
+    name = sorted(each for each in names if each.endswith(log_files.SNAPSHOT_SUFFIX))[1]
     right = read(env, name)
     write(env, name, right[:-1] + bytes([right[-1] ^ 1]))
     assert any("checksum" in each.damage for each in findings_of(env, f"{PARTITION}/{name}"))
-    put(env, f"{PARTITION}/{files.file_name(99_999, files.SNAPSHOT_SUFFIX)}", right)
+    put(env, f"{PARTITION}/{log_files.file_name(99_999, log_files.SNAPSHOT_SUFFIX)}", right)
     assert any("after the log end" in finding.damage for finding in look(env))
     mend(env)
     assert read(env, name) == right
@@ -130,7 +130,7 @@ def test_a_damaged_snapshot_of_deleted_batches_is_left(env: SeededEnv) -> None:
         if each.startswith(f"{0:020d}."):
             env.files.remove(f"{PARTITION}/{each}")
     name = next(
-        each for each in names if each.endswith(files.SNAPSHOT_SUFFIX) and each > f"{1:020d}"
+        each for each in names if each.endswith(log_files.SNAPSHOT_SUFFIX) and each > f"{1:020d}"
     )
     damaged = read(env, name)[:-1] + b"\xee"
     write(env, name, damaged)
@@ -143,7 +143,7 @@ def test_a_damaged_snapshot_of_deleted_batches_is_left(env: SeededEnv) -> None:
 
 def test_a_valid_snapshot_of_another_log_is_reported(env: SeededEnv) -> None:
     names = [entry.name for entry in env.files.list_dir(PARTITION)]
-    first, second, *_ = sorted(each for each in names if each.endswith(files.SNAPSHOT_SUFFIX))
+    first, second, *_ = sorted(each for each in names if each.endswith(log_files.SNAPSHOT_SUFFIX))
     right = read(env, second)
     write(env, second, read(env, first))
     told_of = findings_of(env, f"{PARTITION}/{second}")
@@ -172,7 +172,7 @@ def test_names(env: SeededEnv, name: str, severity: Severity) -> None:
     mend(env)
     gone = finding.repairable
     assert env.files.exists(f"{PARTITION}/{name}") is not gone
-    assert gone == name.endswith(files.TIME_INDEX_SUFFIX)
+    assert gone == name.endswith(log_files.TIME_INDEX_SUFFIX)
 
 
 @pytest.mark.parametrize(

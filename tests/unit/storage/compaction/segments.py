@@ -11,7 +11,7 @@ from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
-from tidelog.storage import files
+from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import CleaningJob, CompactionRules, Group, SourceSegment
 from tidelog.storage.segment.append_time_trust import fingerprint
@@ -134,15 +134,15 @@ def write_segment(
 ) -> SourceSegment:
     """Write one segment with append times; each batch's time is computed from its last offset."""
     data = b"".join(batches)
-    put(env, base, files.LOG_SUFFIX, data)
-    env.files.set_mtime(path(base, files.LOG_SUFFIX), mtime_ms)
+    put(env, base, log_files.LOG_SUFFIX, data)
+    env.files.set_mtime(path(base, log_files.LOG_SUFFIX), mtime_ms)
     times = AppendTimes(base, TOPIC_ID)
     last = 0
     for batch in views(batches):
         last = batch.last_offset + 1
         times.note(batch.base_offset, append_ms(batch), fingerprint(batch))
     times.close(last)
-    put(env, base, files.APPEND_TIME_SUFFIX, times.encode())
+    put(env, base, log_files.APPEND_TIME_SUFFIX, times.encode())
     return SourceSegment(
         base_offset=base,
         end_offset=end,
@@ -159,7 +159,7 @@ def append_ms(batch: Batch) -> int:
 
 def path(base: int, suffix: str) -> str:
     """Return the path of a segment's file."""
-    return f"{DIRECTORY}/{files.file_name(base, suffix)}"
+    return f"{DIRECTORY}/{log_files.file_name(base, suffix)}"
 
 
 def put(env: SeededEnv, base: int, suffix: str, data: bytes) -> None:
@@ -291,7 +291,7 @@ def record(key: int | str, value: str | None = "v", timestamp: int = 7) -> NewRe
 
 def names(env: SeededEnv) -> list[str]:
     found = [entry.name for entry in env.files.list_dir(DIRECTORY)]
-    return [name for name in found if files.CLEANED_SUFFIX in name]
+    return [name for name in found if log_files.CLEANED_SUFFIX in name]
 
 
 def make_log(batches: int = 30, keys: int = 17, codec: Codec = Codec.NONE) -> Log:

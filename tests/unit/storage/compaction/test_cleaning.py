@@ -36,7 +36,7 @@ from tidelog.errors import (
 from tidelog.record.batch_walk import walk
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, DEFAULT_DECOMPRESSION_LIMIT
 from tidelog.record.record import Record
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult, Group
@@ -45,12 +45,12 @@ from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.index_loading import IndexBuilder
 from tidelog.types import Codec, NewRecord
 
-CLEANED = files.CLEANED_SUFFIX
+CLEANED = log_files.CLEANED_SUFFIX
 COMPACTION = "tidelog.storage.compaction"
 
 
 def cleaned_records(env: SeededEnv, base: int = 0) -> list[Record]:
-    return [r for b in walk(read(env, base, files.LOG_SUFFIX + CLEANED)) for r in b.records()]
+    return [r for b in walk(read(env, base, log_files.LOG_SUFFIX + CLEANED)) for r in b.records()]
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -166,7 +166,7 @@ def test_times_after_unknown_ones_are_kept_unless_the_append_clock_would_go_back
         ):
             times.note(batch.base_offset, time_ms, fingerprint(batch))
         times.close(source.end_offset)
-        put(env, source.base_offset, files.APPEND_TIME_SUFFIX, times.encode())
+        put(env, source.base_offset, log_files.APPEND_TIME_SUFFIX, times.encode())
     sources[0] = replace(sources[0], append_end=1)
     clean(make_job(sources), env)
     times, damage = AppendTimes.decode(read(env, 0, ".appendtime.cleaned"), 0, TOPIC_ID)
@@ -215,7 +215,7 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_outside_the_job(
         put_back(env, second.base_offset)
         (marker,) = [b for b in walk(read(env, second.base_offset, ".log")) if b.is_control]
         assert marker.delete_horizon_ms is None
-        size = env.files.stat(path(second.base_offset, files.LOG_SUFFIX)).size
+        size = env.files.stat(path(second.base_offset, log_files.LOG_SUFFIX)).size
         alone = replace(alone, sources=(replace(second, size_bytes=size),))
     # A job that also rewrites all earlier segments reads the transaction's record. This job, too,
     # sets no delete horizon.
@@ -227,7 +227,7 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_outside_the_job(
 
 def put_back(env: SeededEnv, base: int) -> None:
     """Replace the source log by the cleaned log."""
-    name = path(base, files.LOG_SUFFIX)
+    name = path(base, log_files.LOG_SUFFIX)
     env.files.rename(name + CLEANED, name)
 
 

@@ -20,13 +20,13 @@ from tests.unit.storage.compaction.segments import (
 )
 
 from tidelog.record.batch_walk import walk
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.compaction.job import CleanedGroup, Group
 from tidelog.storage.compaction.worker import clean
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import Header, NewRecord
 
-CLEANED_LOG = files.LOG_SUFFIX + files.CLEANED_SUFFIX
+CLEANED_LOG = log_files.LOG_SUFFIX + log_files.CLEANED_SUFFIX
 
 
 @st.composite
@@ -73,7 +73,7 @@ def test_all_is_left_that_the_rules_leave(log: Log, data: st.DataObject) -> None
     if data.draw(st.booleans()):
         job = replace(job, map_to=data.draw(st.integers(job.map_from, end)))
     cleaned = clean(job, env)
-    read_logs = {s.base_offset: read(env, s.base_offset, files.LOG_SUFFIX) for s in sources}
+    read_logs = {s.base_offset: read(env, s.base_offset, log_files.LOG_SUFFIX) for s in sources}
     plain = Plain(job, read_logs, job.map_to)
     expected = plain.run()
     assert cleaned.mapped_to == job.map_to
@@ -111,8 +111,8 @@ def test_four_records_of_a_key_in_every_order_of_versions(strategy: str) -> None
 
 def _aborted(env: SeededEnv, group: CleanedGroup) -> list[tuple[int, int]]:
     """Return producer id and marker offset of each entry in the index of aborted transactions."""
-    if files.TXN_INDEX_SUFFIX not in group.suffixes:
+    if log_files.TXN_INDEX_SUFFIX not in group.suffixes:
         return []
-    suffix = files.TXN_INDEX_SUFFIX + files.CLEANED_SUFFIX
+    suffix = log_files.TXN_INDEX_SUFFIX + log_files.CLEANED_SUFFIX
     index = TxnIndex.decode(read(env, group.base_offset, suffix), group.base_offset)
     return [(txn.producer_id, txn.last_offset) for txn in index.entries]

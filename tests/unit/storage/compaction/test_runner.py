@@ -19,7 +19,7 @@ from tidelog.errors import (
     StorageFailure,
 )
 from tidelog.record.builder import build_batch
-from tidelog.storage import commits, files
+from tidelog.storage import commits, files, log_files
 from tidelog.storage.checks import DirectoryCheck
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.compaction.cleaner import clean_partition
@@ -196,7 +196,7 @@ def meddling(env: SeededEnv, moment: str, work: Callable[[], None]) -> Env:
     done: list[str] = []
 
     def look(operation: str, path: str) -> None:
-        is_staged = operation == "rename" and path.endswith(files.SWAP_SUFFIX)
+        is_staged = operation == "rename" and path.endswith(log_files.SWAP_SUFFIX)
         is_published = (operation, path) == ("sync_dir", ROOT) and bool(
             commits.find_commits(env.files, ROOT)
         )

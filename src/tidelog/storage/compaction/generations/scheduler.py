@@ -18,7 +18,7 @@ from tidelog.config import TopicConfig
 from tidelog.env import Env
 from tidelog.errors import CorruptData, MissingDependency, UnsupportedCompression
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage import files
+from tidelog.storage import log_files
 from tidelog.storage.compaction.eligibility import (
     HORIZON_PART,
     NEVER_BYTES,
@@ -247,7 +247,7 @@ class Generations:
                 "generational compaction needs numpy and numba: pip install 'tidelog[arrow]'"
                 f" ({error})"
             ) from error
-        path = f"{self._directory}/{files.log_file_name(segment.base_offset)}"
+        path = f"{self._directory}/{log_files.log_file_name(segment.base_offset)}"
         file = self._env.files.open(path)
         try:
             sampled = sample_segment(file, path, self._statistics.seed, self._statistics.samples)
