@@ -177,7 +177,11 @@ def wrong(found: AuditResults, planted: dict[int, Kind]) -> int:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Yield cases: an audit's speed, wrong keys and bytes read, and a second audit's bytes read."""
+    """Yield cases of audits.
+
+    They measure the speed of an audit, the number of keys that it reports wrongly, the bytes that
+    it reads, and the bytes that a second audit reads.
+    """
     from bench.spark import session
 
     spark = session()

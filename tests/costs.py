@@ -51,7 +51,8 @@ def processor_time() -> float:
     ticks, processes = 0, [str(os.getpid())]
     while processes:
         process = processes.pop()
-        # The parent's time includes the time of a process that ends during this loop.
+        # If a process ends during this loop, its time may be missing from the sum: it is then part
+        # of its parent's time, which may already have been read.
         with suppress(OSError):
             stat = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
             ticks += sum(map(int, stat[11:15]))

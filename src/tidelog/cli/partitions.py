@@ -125,14 +125,14 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
 
     Moves the log start of each partition. No record at or after the time is deleted; later records
     with earlier times stay as well. If a record before the new log start has no time on the
-    clock, nothing is deleted, unless --untimed is given. In a cluster, the records are fetched for
-    this check. A later retention run deletes the files.
+    clock, nothing is deleted, unless --untimed is given. In a cluster, this check fetches the
+    records if the clock is the record clock. A later retention run deletes the files.
 
     Without --yes, only shows how many records would be deleted, the newest of these records, and
     the consumer groups that have not read all of them. JSON and CSV contain each group's unread
-    records by partition. In a directory, the number of records is exact. In a cluster, it is exact
-    only if the records are fetched to check their times; otherwise, the number of offsets is shown
-    as an upper bound.
+    records by partition. In a directory, the number of records is exact. In a cluster, the number
+    is exact only with --before on the record clock and without --untimed, because only then are the
+    records fetched. Otherwise, the number of offsets is shown as an upper bound.
     """
     topic, number = _checked_target(options)
     with open_topics(surroundings, options.place, writable=options.yes) as directory:

@@ -364,8 +364,9 @@ def quotas(client: "Cluster") -> list[tuple[Entity, dict[str, float]]]:
     """Return all entities that have quotas, each with its quotas by key.
 
     Raises:
-        InvalidRequest: Settings of the client need librdkafka (such as TLS and SASL settings), or
-            the broker rejects the request.
+        InvalidRequest: The client has settings that only librdkafka supports (such as TLS and
+            SASL), but requests about quotas are sent without librdkafka, in plain text; or the
+            broker rejects the request.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
         UnsupportedVersion: The first broker that responds doesn't support quotas.
     """

@@ -379,7 +379,10 @@ def _missing_reason(
     if before and now and before != now:
         return f"the topic was deleted and recreated: its id was {before}, now {now}"
     if name not in snapshot.extents:
-        return "deleted, or no longer read; the number of unread records is unknown"
+        return (
+            "the partition was deleted, or the query no longer reads it; the number of unread"
+            " records is unknown"
+        )
     return None
 
 

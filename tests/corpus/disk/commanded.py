@@ -185,7 +185,7 @@ def follow(home: Path, notes: Notes) -> None:
 
 
 def asked(home: Path, notes: Notes) -> None:
-    """A broker runs requests of commands: compaction, a tier, erasure."""
+    """Commands ask a running broker to compact a topic, move segments to a tier and erase a key."""
     clock = ManualClock(still.now_ms())
     # Background work is off, because it would run before or after a command at random.
     settings = {**LEADER, "log.initial.task.delay.ms": "864000000"}

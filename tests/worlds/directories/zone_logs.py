@@ -181,7 +181,11 @@ def _extremes(times: list[int | None]) -> tuple[int, int, int]:
 
 
 def zones_of(segment: MemorySegment, zone_bytes: int) -> list[Zone]:
-    """Return all expected zones: whole batches of up to `zone_bytes` each, or one larger batch."""
+    """Return all expected zones.
+
+    A zone consists of whole batches that together have at most `zone_bytes`, or of one larger
+    batch.
+    """
     ends, at, start = [0], 0, 0
     for batch in walk(segment.data):
         if at > start and at + batch.size_bytes - start > zone_bytes:

@@ -2,10 +2,10 @@
 
 A row (ms, offset) gives the append time of the row's run: the records from the row's offset up to
 the next row's offset, exclusive. A time of -1 means unknown. The times of offsets before the first
-row are unknown. Offsets increase strictly. Exception: a known row can have the same offset as a
-preceding unknown row. Known times never decrease. A known row also has the fingerprint of the batch
-that starts at the row's offset, so that the row can be compared with the log
-(`tidelog.storage.segment.append_time_trust`).
+row are unknown. Offsets increase strictly. Exception: a row with a known time can have the same
+offset as a preceding row with an unknown time. Known times never decrease. A row with a known time
+also has the fingerprint of the batch that starts at the row's offset, so that the row can be
+compared with the log (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
 - The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
@@ -13,9 +13,9 @@ that starts at the row's offset, so that the row can be compared with the log
   previous row's time.
 - In a damaged file the last valid row is used only for its own offset, because only the next row
   would show where the run ends, and rows of later appends may be missing.
-- A closed file ends with an unknown row. So a closed file that ends with a known row counts as
-  damaged, because it lost rows. Records that another program appends after the close have unknown
-  times.
+- A closed file ends with a row of time -1, which ends the last run. So a closed file whose last row
+  has a known time has lost rows, and counts as damaged. Records that another program appends after
+  the close have unknown times.
 - Each row's checksum continues the previous row's checksum. The first row's checksum continues the
   header's checksum, which covers topic id and base offset. So two kinds of rows are invalid: rows
   of another file, and old rows that reappear after newer rows because a truncation was lost.
@@ -25,8 +25,8 @@ returned bytes.
 
 Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
 Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 fingerprint of the batch
-that starts at this offset (in an unknown row: of the batch that ends at this offset, or 0), uint32
-CRC-32C. Big-endian.
+that starts at this offset (if the time is unknown: of the batch that ends at this offset, or 0),
+uint32 CRC-32C. All numbers are big-endian.
 
 Source: docs/format.md#append-times.
 """

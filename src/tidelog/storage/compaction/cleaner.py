@@ -14,14 +14,14 @@ pass continues.
 
 The history stores a bound (`note_run`): a table as of any time at or after the bound is exact. A
 record is dropped as superseded only if the record that supersedes it is below the pass's
-`mapped_to`. So a table as of T is exact if no record below `mapped_to` has a time after T. For each
-dropped record, such a table contains a record that superseded it, directly or through other
-records. The bound also holds for tombstones that are dropped later. The bound may be later than
-necessary, but never too early. If no record was ever dropped, tables as of every T are exact: each
-offset from the log start on has its record. If a cleaner other than tidelog's has dropped records,
-only the append clock has a bound. This bound is at least the time of the pass, because each missing
-record was superseded by a record that was appended before the pass. The record timestamps of the
-missing records are unknown, so the record clock has no bound.
+`mapped_to`. Suppose that no record below `mapped_to` has a time after T. Then, for each dropped
+record, a record that superseded it (directly or through other records) belongs to the table as of
+T. So this table is exact. The bound also holds for tombstones that are dropped later. The bound may
+be later than necessary, but it is never too early. If no record was ever dropped, tables as of
+every T are exact: each offset from the log start on has its record. If a cleaner other than
+tidelog's has dropped records, only the append clock has a bound. This bound is at least the time of
+the pass, because each missing record was superseded by a record that was appended before the pass.
+The record timestamps of the missing records are unknown, so the record clock has no bound.
 
 The worker needs no lock; the rest of a cleaning needs the directory's lock. `log_dir` may be a
 proxy that runs its calls in another thread.

@@ -88,9 +88,9 @@ class AttachResult:
         partitions: Attached range of each partition.
         record_count: Number of attached records.
         size_bytes: Size of the attached log files.
-        was_done: Whether nothing was attached because the writer had committed this version or a
-            later one before (to each of `WriterVersion.topics`, if these are given). If the
-            writer's last version equals this one and `WriterVersion.topics` is None, `partitions`
+        was_done: True if the writer had already committed this version or a later version, so
+            nothing was attached. If `WriterVersion.topics` is given, this holds for each of these
+            topics. If it is None and the writer's last version equals this version, `partitions`
             holds the ranges of the earlier commit, with 0 segments.
         note: The note of the commit that attached the ranges in `partitions`, which may be an
             earlier commit; empty if there is no such commit.

@@ -177,10 +177,10 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Mark as unknown, in memory, the append times that a segment's rows can't prove.
 
-    If append times are dropped, a new unknown row at the end of the file names the last batch whose
-    append time is still known, so that the next check keeps the same append times. The function
-    reads all data before it changes anything, because a read may fail, and the caller may then
-    repeat the call.
+    If append times are dropped, a new row without a time at the end of the file names the last
+    batch whose append time is still known, so that the next check keeps the same append times. The
+    function reads all data before it changes anything, because a read may fail, and the caller may
+    then repeat the call.
     """
     sure = proven_end(segment, times, trusted)
     if times.ends_at(sure):

@@ -264,8 +264,9 @@ class Truncator(LogPart):
         start = min(segments.start_offset, offset)
         segments.tier.cut(offset, local[0].base_offset, clipped)
         # First hide the segments that will be removed, so that nothing reads them if a later step
-        # fails. Also treat all offsets as unstable: only the removed segments may show which of the
-        # remaining records were aborted.
+        # fails. Also treat all offsets as unstable until the producers are replaced: the marker and
+        # index entry of an aborted transaction may be removed while some of its records remain.
+        # Readers of committed records must not see these records.
         self._producers.hide_from(start)
         segments.keep([segment for segment in local if segment.base_offset <= offset])
         segments.forget_maps()  # readers must not read beyond the end of a file

@@ -1,9 +1,10 @@
 """Decides which append times of a partition are proven, by a checkpoint and by fingerprints.
 
-A row of `.appendtime` refers to a batch by its offset. Between two runs of tidelog, another program
-(Apache Kafka) or a person may have truncated the log and appended other records at the same
-offsets. A crash may have kept a row and lost its records, or kept records and lost their row. So a
-row's offset alone does not prove that the row is right. Two things can prove a row:
+A row of `.appendtime` gives the append time of all batches from the row's offset up to the next
+row's offset. Between two runs of tidelog, another program (Apache Kafka) or a person may have
+truncated the log and appended other records at the same offsets. A crash may have kept a row and
+lost its records, or kept records and lost their row. So a row's offset alone does not prove that
+the row is right. Two things can prove a row:
 
 1. `append-time-checkpoint`, written at every clean close, has the log end and the base offset and
    fingerprint of the last batch. If the last batch still exists, the log was never truncated below
@@ -12,7 +13,7 @@ row's offset alone does not prove that the row is right. Two things can prove a 
 2. Rows after the recorded log end, or all rows if the checkpoint does not match the log, are
    checked by fingerprint. A row is proven if the batch at its offset has the row's fingerprint. A
    log is truncated and appended to only at its end, so a proven row also proves every row before
-   it. The last proven row is valid only for the batch at its own offset.
+   it. The last proven row gives the append time of only one batch, the batch at the row's offset.
 
 All other times are unknown. The checkpoint is lowered, durably, before a truncation.
 """
