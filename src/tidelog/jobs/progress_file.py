@@ -1,18 +1,20 @@
 """Progress files of jobs: a JSON object with a version, replaced atomically and durably.
 
 This module reads and writes the files, checks their version, and raises the errors for damage. Each
-job checks its own fields (`replay.run`, `mirror.plan`, `audit.state`).
+job checks its own fields (`replay.run`, `mirror.plan`, `audit.state`). `locked` holds a lock file
+beside such a file.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import (
     Any,  # noqa: TID251 - JSON, checked by the job
     TypeVar,
 )
 
-from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.env import Env, FileSystem
+from tidelog.errors import CorruptFile, DirectoryLocked, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.files import SMALL_FILE_LIMIT_BYTES, read_decoded, write_atomically
 
@@ -101,3 +103,14 @@ class ProgressFile:
     def write(self, files: FileSystem, path: str, fields: Mapping[str, object]) -> None:
         """Replace a file durably; raises OSError if it can't be written."""
         write_atomically(files, path, self.encode(fields))
+
+
+@contextmanager
+def locked(env: Env, path: str, reason: str) -> Iterator[None]:
+    """Hold a lock file in the block; raise DirectoryLocked if another process holds it."""
+    try:
+        lock = env.files.lock(path)
+    except BlockingIOError as error:
+        raise DirectoryLocked(reason) from error
+    with closing(lock):
+        yield

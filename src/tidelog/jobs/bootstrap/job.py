@@ -89,24 +89,12 @@ class PartitionResult:
         return self.end_offset - self.first_offset
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Time at which a job was committed, in ms on the directory's clock."""
-
-    committed_ms: int
-
-    @property
-    def when(self) -> str:
-        """Time of the commit as text."""
-        return format_ms(self.committed_ms)
-
-
-def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | None:
+def written_before(path: str, topic: str, writer: str, *, env: Env) -> int | None:
     """Return the time of a writer's last commit to a topic; None if the writer has no commit."""
     if not env.files.exists(path):
         return None
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
-    return None if mark is None else Done(mark.committed_ms)
+    return None if mark is None else mark.committed_ms
 
 
 def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[PartitionResult, ...]:
@@ -259,7 +247,8 @@ class Bootstrap:
         findings: tuple[Finding, ...] = ()
         if done is not None:
             self._listener.note(
-                f"job {self._job_id} loaded its table before, at {done.when}; nothing was written"
+                f"job {self._job_id} loaded its table before, at {format_ms(done)};"
+                " nothing was written"
             )
             self._clear()
         else:

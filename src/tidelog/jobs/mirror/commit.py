@@ -30,13 +30,12 @@ from the checkpoint.
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Final
 
 from tidelog.env import Env, os_env
-from tidelog.errors import CorruptData, DirectoryLocked, InvalidRequest
+from tidelog.errors import CorruptData, InvalidRequest
 from tidelog.jobs.chunks import wait_seconds
 from tidelog.jobs.mirror.options import BatchDone, MirrorOptions, Watcher
 from tidelog.jobs.mirror.places import Growth, as_mapped, growth_of
@@ -68,6 +67,7 @@ from tidelog.jobs.offset_map import (
     thin,
     write_map,
 )
+from tidelog.jobs.progress_file import locked
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.directory_sink import attach_staged, batch_commit_id, drop_staged
 from tidelog.spark.sink_options import SinkOptions, StreamBatch, read_sink_options
@@ -506,10 +506,15 @@ class ServerBatches:
         """Write a batch to the target, then add it to the offset map and to the list of batches."""
         env = os_env()
         self._check_checkpoint(env)
-        with _alone(env, self.options["checkpoint"], batch_id):
+        checkpoint = self.options["checkpoint"]
+        reason = (
+            f"{checkpoint}: the mirror was stopped, or another query is writing a batch of this"
+            f" mirror; batch {batch_id} will be retried"
+        )
+        with locked(env, f"{checkpoint}/{LOCK_FILE}", reason):
             batches = self._open(env)
             batches(rows, batch_id)
-            _write_done(env, self.options["checkpoint"], batches.done)
+            _write_done(env, checkpoint, batches.done)
 
     def _check_checkpoint(self, env: Env) -> None:
         """Raise InvalidRequest if this server's checkpoint lacks the client's mirror id."""
@@ -540,20 +545,6 @@ class ServerBatches:
         growth = growth_of(plan, self.options, env)
         target = target_of(plan, self.options["sink_options"] or {}, self.mirror_id, offset_map)
         return Batches(target=target, offset_map=offset_map, path=path, env=env, growth=growth)
-
-
-@contextmanager
-def _alone(env: Env, checkpoint: str, batch_id: int) -> Iterator[None]:
-    """Hold `mirror.batch.lock` in the block; raises DirectoryLocked if another process holds it."""
-    try:
-        lock = env.files.lock(f"{checkpoint}/{LOCK_FILE}")
-    except BlockingIOError as error:
-        raise DirectoryLocked(
-            f"{checkpoint}: the mirror was stopped, or another query is writing a batch of this"
-            f" mirror; batch {batch_id} will be retried"
-        ) from error
-    with closing(lock):
-        yield
 
 
 def _write_done(env: Env, checkpoint: str, done: "deque[BatchDone]") -> None:

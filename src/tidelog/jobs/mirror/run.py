@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
 from tidelog.env import Env, os_env
-from tidelog.errors import DirectoryLocked, InvalidRequest
+from tidelog.errors import InvalidRequest
 from tidelog.jobs.mirror.commit import (
     Batches,
     ClientBatches,
@@ -62,6 +62,7 @@ from tidelog.jobs.mirror.plan import (
 from tidelog.jobs.mirror.work import ORIGIN, RECORD, TARGET_PARTITION
 from tidelog.jobs.offset_map import OffsetMap, Partitioning, read_map, write_map
 from tidelog.jobs.options import takes_options
+from tidelog.jobs.progress_file import locked
 from tidelog.jobs.target_check import Finding, TopicFacts
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.session import check_shared_places, is_connect
@@ -251,20 +252,13 @@ def running(
         checkpoint = str(Path(checkpoint).absolute())
     options["checkpoint"] = checkpoint
     env.files.make_dirs(options["checkpoint"])
-    try:
-        lock = env.files.lock(f"{options['checkpoint']}/mirror.lock")
-    except BlockingIOError as error:
-        raise DirectoryLocked(
-            f"{options['checkpoint']}: another driver runs this mirror; stop it first"
-        ) from error
-    try:
+    reason = f"{checkpoint}: another driver runs this mirror; stop it first"
+    with locked(env, f"{checkpoint}/mirror.lock", reason):
         mirror = _start(spark, plan, options, env)
         try:
             yield mirror
         finally:
             mirror.stop()
-    finally:
-        lock.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

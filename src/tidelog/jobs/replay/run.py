@@ -28,7 +28,7 @@ from typing import (
 from tidelog.amounts import plural
 from tidelog.arguments import choice
 from tidelog.env import Env, os_env
-from tidelog.errors import DirectoryLocked, InvalidRequest
+from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import (
     CHUNK_RECORDS,
     Pacer,
@@ -44,7 +44,7 @@ from tidelog.jobs.chunks import (
     wait_seconds,
 )
 from tidelog.jobs.options import check_sink_options, point_ms, takes_options
-from tidelog.jobs.progress_file import ProgressFile
+from tidelog.jobs.progress_file import ProgressFile, locked
 from tidelog.jobs.replay.options import ReplayOptions, ReplayPartitions
 from tidelog.jobs.replay.targets import (
     CONSOLE,
@@ -202,14 +202,8 @@ class Journal:
         if path is None:
             yield cls(env)
             return
-        try:
-            lock = env.files.lock(f"{path}.lock")
-        except BlockingIOError as error:
-            raise DirectoryLocked(f"{path}: another job uses this progress file") from error
-        try:
+        with locked(env, f"{path}.lock", f"{path}: another job uses this progress file"):
             yield cls(env, path, PROGRESS_FILE.read(env.files, path, _progress))
-        finally:
-            lock.close()
 
     def save(self, progress: Progress) -> None:
         """Replace the state in the journal durably; raises OSError."""
