@@ -477,10 +477,12 @@ def _table_row(lag: "PartitionLag") -> list[Cell]:
 
 
 def _script_row(lag: "PartitionLag") -> list[Cell]:
+    from tidelog.remote.group_lag import lag_cells
+
     never = lag.catch_up_s is not None and isinf(lag.catch_up_s)
     return [
         lag.seen.now_ms,
-        *lag.cells(),
+        *lag_cells(lag),
         _rounded(lag.offsets_per_s),
         _rounded(lag.arrivals_per_s),
         None if never else _rounded(lag.catch_up_s),

@@ -155,30 +155,31 @@ class PartitionLag:
     catch_up_s: float | None
     state: State
 
-    def cells(self) -> list[str | int | bool | None]:
-        """Return the cells of a partition in tables of lags.
 
-        The cells are: topic, partition, committed offset, log start, end, offset lag, lost offsets,
-        unread records and whether their number is exact, offset and time in ms of the first unread
-        record, time behind in ms, and the clock of this time.
-        """
-        seen, unread = self.seen, self.seen.unread
-        clock = None if unread is None else unread.clock
-        return [
-            seen.partition.topic,
-            seen.partition.partition,
-            seen.committed,
-            seen.start,
-            seen.end,
-            self.offset_lag,
-            self.lost,
-            seen.left.records,
-            seen.left.is_exact,
-            None if unread is None else unread.offset,
-            None if unread is None else unread.time_ms,
-            self.behind_ms,
-            None if clock is None else clock.value,
-        ]
+def lag_cells(lag: PartitionLag) -> list[str | int | bool | None]:
+    """Return the cells of a partition in tables of lags.
+
+    The cells are: topic, partition, committed offset, log start, end, offset lag, lost offsets,
+    unread records and whether their number is exact, offset and time in ms of the first unread
+    record, time behind in ms, and the clock of this time.
+    """
+    seen, unread = lag.seen, lag.seen.unread
+    clock = None if unread is None else unread.clock
+    return [
+        seen.partition.topic,
+        seen.partition.partition,
+        seen.committed,
+        seen.start,
+        seen.end,
+        lag.offset_lag,
+        lag.lost,
+        seen.left.records,
+        seen.left.is_exact,
+        None if unread is None else unread.offset,
+        None if unread is None else unread.time_ms,
+        lag.behind_ms,
+        None if clock is None else clock.value,
+    ]
 
 
 def observe(  # noqa: PLR0913 - what is read, and how

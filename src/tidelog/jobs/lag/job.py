@@ -28,7 +28,7 @@ from tidelog.jobs.lag.work import (
 )
 from tidelog.jobs.options import takes_options
 from tidelog.lazy_dataclass import dataclass
-from tidelog.remote.group_lag import Observation, PartitionLag, lag_of
+from tidelog.remote.group_lag import Observation, PartitionLag, lag_cells, lag_of
 from tidelog.remote.view import Count
 from tidelog.scan.plan import plan
 from tidelog.scan.split import RequestedRange, encode_split
@@ -309,7 +309,7 @@ def partition_rows(
     """Yield the rows of `PARTITIONS_SCHEMA`. `as_time` converts a time in ms to a cell."""
     for group in groups:
         for one in group.partitions:
-            *cells, unread_ms, behind_ms, clock = one.cells()
+            *cells, unread_ms, behind_ms, clock = lag_cells(one)
             unread = None if unread_ms is None else as_time(cast("int", unread_ms))
             end = behind_ms, clock, one.seen.member, one.state.value
             yield group.group, *cells, unread, *end
