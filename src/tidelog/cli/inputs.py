@@ -10,6 +10,7 @@ import csv
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
@@ -178,7 +179,8 @@ def file_lines(source: BinaryIO) -> Iterator[bytes]:
 
 
 def _json_rows(source: BinaryIO, name: str, _choice: ColumnChoice) -> Iterator[InputRow]:
-    for number, line in enumerate(file_lines(source), 1):
+    for number, read in enumerate(file_lines(source), 1):
+        line = read.removeprefix(BOM_UTF8) if number == 1 else read
         if not line.strip():
             continue
         where = f"{name} line {number}"

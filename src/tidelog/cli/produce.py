@@ -564,6 +564,8 @@ def _append_all(
             if before := tally.records:
                 rows_before = f"{plural(before, 'row')} before {rows[0].location}"
                 error.add_note(f"{rows_before} {verb(before, 'was', 'were')} appended")
+            if isinstance(error, StorageFailure):  # it may have written a part of the rows
+                error.add_note(f"some of the rows from {rows[0].location} on may be in the log")
             raise
         tally.take(results)
         tally.old += sum(map(tally.is_old, records))

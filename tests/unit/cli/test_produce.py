@@ -53,6 +53,11 @@ def test_csv_rows_become_json_with_key_time_and_headers(flights: Cli) -> None:
     assert (second["key"], second["headers"]) == (None, [])
 
 
+def test_a_byte_order_mark_of_json_lines_is_skipped(flights: Cli) -> None:
+    run_produce(flights, b'\xef\xbb\xbf{"n": 1}\r\n{"n": 2}\n', "--format", "json")
+    assert [row["value"] for row in read(flights)] == ['{"n": 1}', '{"n": 2}']
+
+
 def test_json_lines_are_kept_byte_for_byte(flights: Cli) -> None:
     line = b'{"n": 1.50, "t": 1360342800000, "k": {"deep": 1}}'
     run_produce(flights, line + b"\n\n", "-f", "json", "--key", "k", "--time", "t")
@@ -662,6 +667,9 @@ def test_after_a_disk_failure_the_number_of_appended_rows_is_stated(
     result = broken.run("produce", "flights", "--key-separator", ":", stdin=keys)
     assert result.code == 1
     assert note in result.err.replace("despite this error, ", "")
+    is_within_append = call == "pwrite"
+    partly = "note: some of the rows from stdin line 1 on may be in the log"
+    assert (partly in result.err) == is_within_append
     (stated,) = re.findall(r"note: .*?(\d) records", result.err)
     assert len(read(cli)) == int(stated)
 
