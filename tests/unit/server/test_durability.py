@@ -232,6 +232,37 @@ def test_with_flush_messages_the_append_that_is_due_waits_for_the_flush() -> Non
     world.log_dir.abandon()
 
 
+@pytest.mark.parametrize(
+    "setting", [{"retention.bytes": "0"}, {"retention.ms": "1"}], ids=["size", "time"]
+)
+def test_retention_keeps_segments_that_readers_do_not_see_yet(setting: dict[str, str]) -> None:
+    world = make(setting)
+    log = world.partition.log
+    for number in range(2):
+        world.partition.append(
+            build_batch([NewRecord(value=b"%d" % number, timestamp=0)]), AppendTerms(owned=True)
+        )
+        log.roll()
+    world.later.work()  # syncs the first record
+    assert (world.partition.high_watermark, log.log_end_offset) == (1, 2)
+    assert [deletion.base_offset for deletion in log.apply_retention()] == [0]
+    assert log.log_start_offset == 1
+    world.later.settle()
+    assert [deletion.base_offset for deletion in log.apply_retention()] == [1]
+    world.log_dir.abandon()
+
+
+def test_retention_keeps_unsynced_records_of_a_reopened_log(world: World) -> None:
+    world.append()
+    world.later.settle()
+    world.partition.use(world.log_dir.reopen("t", 0))
+    world.append()
+    world.partition.log.roll()
+    assert world.partition.log.high_watermark == 1
+    world.later.settle()
+    assert world.partition.log.high_watermark == 2
+
+
 def test_with_page_cache_no_append_waits() -> None:
     world = make(syncs_all=False)
     assert world.append() == (0, False)

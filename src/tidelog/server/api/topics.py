@@ -73,11 +73,13 @@ from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
-from tidelog.storage.log.deletion import HIGH_WATERMARK
 
 # Maximum number of topics in a response to CreateTopics that is encoded on the event loop. The
 # encoding takes long, because the response has all settings of each new topic.
 AT_ONCE: Final = 8
+
+# Offset in DeleteRecords that stands for the high watermark.
+HIGH_WATERMARK: Final = -1
 
 _NAMED_TWICE: Final = "The provided topic name maps to an ID that was already supplied."
 

@@ -258,8 +258,6 @@ class Partition(Watchable):
         """
         super().__init__()
         self.name: TopicPartition = log.topic_partition
-        self.log = log
-        self.high_watermark = _synced_end(log) if syncs_all else log.log_end_offset
         self.is_deleted = False
         self.last_deletion_ms: int | None = None
         self._syncs_all = syncs_all
@@ -268,8 +266,15 @@ class Partition(Watchable):
         self._waiting: deque[tuple[int, Reply[ErrorCode]]] = deque()
         self._flushes: dict[Reply[TidelogError | None], None] = {}
         self.read_ends = ReadEnds()
-        self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions = OpenTransactions()
+        self._begin(log)
+
+    def _begin(self, log: Log) -> None:
+        """Use an opened log."""
+        self.log = log
+        self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
+        self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
+        log.segment_list.visible_end = lambda: self.high_watermark
         log.guard.call_on_failure(self.notify)
 
     @property
@@ -431,11 +436,9 @@ class Partition(Watchable):
         if self.failure is not None:
             self._give_up_flushes(self.failure)
         self.notify()  # tells watchers that the old log has failed
-        self.log, self._sync_end, self._is_sync_due = log, None, False
-        self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
+        self._sync_end, self._is_sync_due = None, False
         self.transactions.clear()
-        self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
-        log.guard.call_on_failure(self.notify)
+        self._begin(log)
         self.notify()  # tells watchers to use the new log
 
 

@@ -11,7 +11,7 @@ Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, PolicyViolation
@@ -34,8 +34,6 @@ from tidelog.types import UNKNOWN_MS
 
 if TYPE_CHECKING:
     from tidelog.storage.tier.tier_record import TierRecord
-
-HIGH_WATERMARK: Final = -1
 
 
 class Deleter(LogPart):
@@ -69,25 +67,24 @@ class Deleter(LogPart):
                 where=str(context.topic_partition),
             )
 
-    def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
+    def delete_records(self, offset: int) -> int:
         """Move the log start forward to `offset`; return the new log start.
 
         An offset below the log start changes nothing. The next retention deletes the segments below
         the new log start.
 
         Args:
-            offset: First offset to keep; -1 means the log end (in Kafka, the high watermark).
+            offset: First offset to keep.
 
         Raises:
             PolicyViolation, OffsetOutOfRange: `ensure_allowed` refuses the deletion.
             StorageFailure: The disk failed; the partition is offline.
         """
         segments, context = self._segments, self._segments.context
-        target = segments.end_offset if offset == HIGH_WATERMARK else offset
-        self.ensure_allowed(target)
-        if target > segments.start_offset:
+        self.ensure_allowed(offset)
+        if offset > segments.start_offset:
             self._guard.run_now(
-                context.directory, "delete records", lambda: self._move_start(target)
+                context.directory, "delete records", lambda: self._move_start(offset)
             )
         return segments.start_offset
 
@@ -187,7 +184,7 @@ class Deleter(LogPart):
             config=config,
             log_start=segments.start_offset,
             log_end=segments.end_offset,
-            high_watermark=segments.end_offset,
+            high_watermark=segments.high_watermark,
             now_ms=now_ms,
         )
         if deletes_all(facts, plan):

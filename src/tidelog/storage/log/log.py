@@ -35,7 +35,7 @@ from tidelog.storage.log.append import (
     stored_codec,
 )
 from tidelog.storage.log.append_writer import AppendWriter, SegmentRoller
-from tidelog.storage.log.deletion import HIGH_WATERMARK, Deleter
+from tidelog.storage.log.deletion import Deleter
 from tidelog.storage.log.follower_log import FollowerLog
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.log_loader import LogOptions, LogParts, load_log
@@ -496,7 +496,7 @@ class Log(LogAccess):
         """Truncate the log's end; see `Truncator.truncate_to`."""
         return self.truncator.truncate_to(offset)
 
-    def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
+    def delete_records(self, offset: int) -> int:
         """Move the log start for a client; see `Deleter.delete_records`."""
         return self.deleter.delete_records(offset)
 

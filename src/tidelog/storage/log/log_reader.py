@@ -180,8 +180,8 @@ class LogView(ABC):
 
     @property
     def high_watermark(self) -> int:
-        """Offset below which records are acknowledged; on a single node, the log end."""
-        return self.log_end_offset
+        """End, exclusive, of the records that readers may see; without a broker, the log end."""
+        return self._list.high_watermark
 
     @property
     def last_stable_offset(self) -> int:

@@ -9,7 +9,7 @@ through the list; the parts of a writer's log change the list.
 import dataclasses
 import itertools
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
@@ -76,6 +76,7 @@ class SegmentList:
         tier: The part of the log that is in a tier.
         search: Search by time over these segments.
         kernels: The kernels that `search` uses inside a segment, None without kernels.
+        visible_end: Returns the high watermark of a broker's partition; None without a broker.
     """
 
     def __init__(self, context: SegmentContext, tier: LogTier, *, log_start_offset: int) -> None:
@@ -85,6 +86,7 @@ class SegmentList:
         self.all: list[Segment] = []
         self.search = TimeSearch()
         self.kernels: KernelSearch | None = None
+        self.visible_end: Callable[[], int] | None = None
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
         # For a reader: the base offsets of the segments and the directory's stamp, both as of the
@@ -120,6 +122,11 @@ class SegmentList:
     def end_offset(self) -> int:
         """Offset that the next record gets, exclusive end of the log."""
         return self.all[-1].end_offset if self.all else self.start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """End, exclusive, of the records that readers may see; without a broker, the log end."""
+        return self.end_offset if self.visible_end is None else self.visible_end()
 
     @property
     def active(self) -> ActiveSegment:
