@@ -52,7 +52,6 @@ from tidelog.types import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
     NO_TIMESTAMP,
-    IsolationLevel,
 )
 
 _NO_MATCH: Final = (0, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH)
@@ -173,11 +172,7 @@ def _is_unknown_time(time_ms: int, version: int) -> bool:
 
 def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
     """Return the end (exclusive) of the offsets that the client may read."""
-    if request.replica_id >= 0:
-        return partition.replica_end_offset
-    if request.isolation_level == IsolationLevel.READ_COMMITTED:
-        return partition.last_stable_offset
-    return partition.high_watermark
+    return partition.end_offset(request.isolation_level, is_follower=request.replica_id >= 0)
 
 
 def _code_of(log: Log, error: TidelogError | OSError) -> int:

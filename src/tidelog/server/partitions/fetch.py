@@ -152,8 +152,8 @@ class ReadOrder:
 
     Attributes:
         version: Version of the request.
-        is_follower: Whether a follower sent the request. A follower sees records below
-            `Partition.replica_end_offset`.
+        isolation_level: The client's isolation level.
+        is_follower: Whether a follower sent the request.
         is_committed: Whether the client reads only committed records. If so, records from the last
             stable offset on are not returned, and the response lists the aborted transactions among
             the records.
@@ -166,6 +166,7 @@ class ReadOrder:
     __slots__ = (
         "is_committed",
         "is_follower",
+        "isolation_level",
         "max_bytes",
         "min_bytes",
         "version",
@@ -187,6 +188,7 @@ class ReadOrder:
         The class describes the other arguments.
         """
         self.version = version
+        self.isolation_level = isolation_level
         self.is_follower = is_follower
         self.is_committed = isolation_level == IsolationLevel.READ_COMMITTED and not is_follower
         self.min_bytes = min_bytes
@@ -195,9 +197,7 @@ class ReadOrder:
 
     def end_offset(self, partition: Partition) -> int:
         """Return the end (exclusive) of the records of a partition that the client may read."""
-        if self.is_follower:
-            return partition.replica_end_offset
-        return partition.last_stable_offset if self.is_committed else partition.high_watermark
+        return partition.end_offset(self.isolation_level, is_follower=self.is_follower)
 
 
 class PartitionRead:
@@ -366,8 +366,8 @@ class PartitionRead:
             self._refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
             return None
         if order.is_follower:
-            end_offset = partition.replica_end_offset
-        else:
+            end_offset = order.end_offset(partition)
+        else:  # without a call, because a call takes 15 to 60 % of the time of `prepare`
             end_offset = stable if order.is_committed else high_watermark
         self.visible_end = end_offset
         if offset >= end_offset:

@@ -287,19 +287,17 @@ class Partition(Watchable):
         """Offset below which all transactions have ended with visible markers."""
         return self.transactions.stable_end(self.log.last_stable_offset, self.high_watermark)
 
-    def end_offset(self, isolation: IsolationLevel) -> int:
-        """Return the end offset (exclusive) of what readers of this isolation level see."""
-        if isolation is IsolationLevel.READ_COMMITTED:
+    def end_offset(self, isolation_level: int, *, is_follower: bool = False) -> int:
+        """Return the end offset (exclusive) of what readers of this isolation level see.
+
+        Followers see records of every isolation level, up to the log end. With `fsync`, they see
+        only synced records, because any client may claim to be a follower.
+        """
+        if is_follower and not self._syncs_all:
+            return self.log.log_end_offset
+        if isolation_level == IsolationLevel.READ_COMMITTED and not is_follower:
             return self.last_stable_offset
         return self.high_watermark
-
-    @property
-    def replica_end_offset(self) -> int:
-        """End (exclusive) of what followers see: the log end, or with `fsync` the high watermark.
-
-        Any client may claim to be a follower, so followers must not see unsynced records either.
-        """
-        return self.high_watermark if self._syncs_all else self.log.log_end_offset
 
     def append(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
         """Append batches. Readers see them at once, or after a sync if the settings require one.
