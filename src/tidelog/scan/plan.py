@@ -27,6 +27,7 @@ from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import absent_error
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.open_files import typed_reads
+from tidelog.storage.segment.txn_index import aborted_between
 from tidelog.storage.segment.zone_map_files import ZoneCache
 from tidelog.types import (
     INT64_MAX,
@@ -466,12 +467,8 @@ class _Planner:
         """
         if self._question.isolation is IsolationLevel.READ_UNCOMMITTED or start >= end:
             return ()
-        spans = []
-        for segment in reader.segments:
-            if segment.end_offset <= start:
-                continue
-            entries, is_complete = segment.txn_index.collect(start, end)
-            spans += [AbortedSpan(e.producer_id, e.first_offset, e.last_offset) for e in entries]
-            if is_complete:
-                break
-        return tuple(spans)
+        indexes = (each.txn_index for each in reader.segments if each.end_offset > start)
+        return tuple(
+            AbortedSpan(each.producer_id, each.first_offset, each.last_offset)
+            for each in aborted_between(indexes, start, end)
+        )

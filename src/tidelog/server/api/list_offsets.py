@@ -30,7 +30,6 @@ from tidelog.protocol.messages.list_offsets import (
 )
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.node import Node
-from tidelog.server.partitions.fetch import log_failure
 from tidelog.server.partitions.offset_lookup import (
     Match,
     Search,
@@ -41,6 +40,7 @@ from tidelog.server.partitions.offset_lookup import (
 )
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem
+from tidelog.server.partitions.read_failures import log_failure
 from tidelog.server.runtime.threads import Work
 from tidelog.server.security.operations import Operation
 from tidelog.storage.log.log import Log

@@ -36,9 +36,9 @@ from tidelog.protocol.messages.share_fetch import (
 )
 from tidelog.server.api.context import LargeResponse, RequestContext, may_topic
 from tidelog.server.api.guards import DENIED_TEXT, Access
-from tidelog.server.partitions.fetch import log_failure
 from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
+from tidelog.server.partitions.read_failures import log_failure
 from tidelog.server.runtime.errors import ID_NOT_HOSTED, NOT_HOSTED
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply

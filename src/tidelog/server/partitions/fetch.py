@@ -19,9 +19,6 @@ Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, DelayedFetc
 """
 
 import asyncio
-import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +39,7 @@ from tidelog.record.header import MAGIC_2
 from tidelog.server.partitions.legacy_clients import MAGIC_2_SINCE, down_convert, newest_magic
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem
+from tidelog.server.partitions.read_failures import log_failure
 from tidelog.server.partitions.segment_reads import (
     TIER_BYTES,
     ByteRange,
@@ -52,6 +50,7 @@ from tidelog.server.partitions.segment_reads import (
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.segment.segment import ColdRead
+from tidelog.storage.segment.txn_index import aborted_between
 from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, UNKNOWN_MS, Buffer, Header, IsolationLevel
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     from tidelog.server.partitions.fetch_sessions import CachedPartition
     from tidelog.server.partitions.segment_reads import FilePiece
     from tidelog.server.runtime.reply import Watcher
-    from tidelog.storage.log.log import Log
     from tidelog.storage.segment.segment import Segment
 
 
@@ -98,33 +96,6 @@ def _with_header(batch: RecordBatch, append_ms: int) -> Buffer:
     if not records:
         return batch.view
     return batch.rebuilt(records, [record.offset for record in records])
-
-
-_LOGGER: Final = logging.getLogger(__name__)
-_AGAIN_MS: Final = 60_000
-_LOG_TIMES_MAX: Final = 1000
-
-# Monotonic time in ms of the last log line for each directory and reason, the oldest first.
-_LOG_TIMES: Final[OrderedDict[tuple[str, str], int]] = OrderedDict()
-
-_LOCK: Final = threading.Lock()
-
-
-def log_failure(log: "Log", error: Exception) -> None:
-    """Log why a partition could not be read, at most once a minute for each reason.
-
-    Any thread may call this.
-    """
-    key, now_ms = (log.context.directory, str(error)), log.context.env.clock.monotonic_ms()
-    with _LOCK:
-        last_ms = _LOG_TIMES.get(key)
-        if last_ms is not None and 0 <= now_ms - last_ms < _AGAIN_MS:
-            return
-        _LOG_TIMES[key] = now_ms
-        _LOG_TIMES.move_to_end(key)
-        if len(_LOG_TIMES) > _LOG_TIMES_MAX:
-            _LOG_TIMES.popitem(last=False)
-    _LOGGER.error("%s can't be read: %s", log.topic_partition, error)
 
 
 # First version of Fetch that returns the first batch even if it exceeds the limit.
@@ -522,16 +493,11 @@ def aborted_transactions(
     segments: Sequence["Segment"], offset: int, byte_range: ByteRange, source: SegmentBytes
 ) -> list[AbortedTransaction]:
     """Return the aborted transactions among the records, in the order of their markers."""
-    aborted: list[AbortedTransaction] = []
-    for segment in segments[segments.index(byte_range.segment) :]:
-        entries, is_complete = source.txn_index(segment).collect(offset, byte_range.next_offset)
-        aborted += (
-            AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-            for entry in entries
-        )
-        if is_complete:
-            break
-    return aborted
+    indexes = map(source.txn_index, segments[segments.index(byte_range.segment) :])
+    return [
+        AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+        for entry in aborted_between(indexes, offset, byte_range.next_offset)
+    ]
 
 
 class Reading:

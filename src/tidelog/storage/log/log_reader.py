@@ -29,13 +29,13 @@ from tidelog.storage.segment.time_search import (
     count_without_append_time,
     stamped_ms,
 )
+from tidelog.storage.segment.txn_index import aborted_between
 from tidelog.storage.tier.log_tier import LogTier
 from tidelog.storage.tier.tier_files import TierAccess
 from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.segment.mapped_time_search import KernelSearch
-    from tidelog.storage.segment.txn_index import AbortedTxn
     from tidelog.storage.tier.remote_segment import RemoteSegment
     from tidelog.storage.tier.tier_record import TierView
 
@@ -484,18 +484,8 @@ class LogView(ABC):
             return AbortedFilter(())
         first = self._list.start_offset if start is None else start
         last = ANY_OFFSET if end is None else end
-        aborted: list[AbortedTxn] = []
-        for segment in self._list.all:
-            if segment.end_offset <= first:
-                continue
-            # The index of the segment with an abort's marker lists the aborted transaction, and
-            # this segment may be far after `end`. So the loop also reads segments after `end`,
-            # until `collect` reports completeness.
-            entries, is_complete = segment.txn_index.collect(first, last)
-            aborted += entries
-            if is_complete:
-                break
-        return AbortedFilter(aborted)
+        indexes = (each.txn_index for each in self._list.all if each.end_offset > first)
+        return AbortedFilter(aborted_between(indexes, first, last))
 
 
 class LogReader(LogView):

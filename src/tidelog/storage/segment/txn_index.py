@@ -88,7 +88,7 @@ class TxnIndex:
 
         Returns:
             The transactions, and whether they are complete. If the transactions are not complete,
-            later segments have to be searched, too.
+            later segments have to be searched, too (`aborted_between`).
         """
         aborted = []
         for entry in self.entries:
@@ -138,3 +138,22 @@ class TxnIndex:
         if min(entry) < 0 or entry.first_offset > entry.last_offset:
             raise CorruptIndex(f"invalid entry {entry}", at=at, offset=entry.last_offset)
         self.entries.append(entry)
+
+
+def aborted_between(indexes: Iterable[TxnIndex], start: int, end: int) -> list[AbortedTxn]:
+    """Return aborted transactions that overlap [start, end), in the order of their markers.
+
+    Args:
+        indexes: Indexes of the segments from offset `start` on. Indexes after `end` are needed as
+            well, because an abort's marker, and so its entry, may be far after the records. The
+            function takes indexes only until the transactions are complete.
+        start: Start of the range, inclusive.
+        end: End of the range, exclusive.
+    """
+    aborted: list[AbortedTxn] = []
+    for index in indexes:
+        entries, is_complete = index.collect(start, end)
+        aborted += entries
+        if is_complete:
+            break
+    return aborted
