@@ -28,7 +28,7 @@ SETTINGS: Final = {
     "tidelog.metrics.listen": "127.0.0.1:0",
     "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
     "sasl.enabled.mechanisms": "PLAIN",
-    # No background work: by chance, the cleaner would run before or after a command.
+    # Background work is off, because the cleaner would run before or after a command at random.
     "log.initial.task.delay.ms": "864000000",
 }
 _SERIES: Final = re.compile(r"(\w+?)(?:\{(.*)\})? \S+")

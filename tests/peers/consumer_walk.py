@@ -259,7 +259,7 @@ def assigned_by(answer: SyncGroupResponse) -> dict[str, list[int]]:
 
 
 def walk_differs(seed: int, places: tuple[str, str], *, is_mixed: bool) -> str:
-    """Return the first difference of two brokers' walks, with the steps before; "" if none."""
+    """Return the first difference of two brokers' walks, and all steps up to it; "" if none."""
     kind = "mixed" if is_mixed else "plain"
     talks = [ConsumerTalk(bootstrap, f"{kind} walk {seed}") for bootstrap in places]
     walks = [Walk(talk, seed, is_mixed=is_mixed) for talk in talks]

@@ -69,7 +69,7 @@ class Model:
 
 
 def our_session(model: Model, directory: Path, *, end: str) -> int:
-    """Append batches; return how many append times were known before.
+    """Append batches; return how many append times were known before these appends.
 
     Asserts that no known append time is wrong.
     """

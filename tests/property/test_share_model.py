@@ -201,7 +201,10 @@ class ShareMachine(RuleBasedStateMachine):
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _fill(self) -> None:
-        """Archive offsets up to the end that no member got: their records are aborted or absent."""
+        """Archive the offsets before `known.end` that are not in the model.
+
+        No member got these offsets, because their records are aborted or absent.
+        """
         while self.model.end < self.known.end:
             self.model.rows[self.model.end] = Row(RecordState.ARCHIVED)
             self.model.end += 1

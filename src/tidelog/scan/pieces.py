@@ -69,8 +69,8 @@ class PieceFinder:
             the cache, too, are built and added to the cache.
         strict: Whether batches that may have a record without a time on the clock are always read.
         sidecar_bytes: Bytes read from zone maps.
-        has_skipped: Whether batches were skipped because their largest time is before the range.
-            These batches may have records without a time.
+        has_skipped: True if batches were skipped because their largest time is before the range.
+            The skipped batches may have records without a time.
     """
 
     reader: LogView

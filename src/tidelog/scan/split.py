@@ -97,8 +97,8 @@ class Piece:
             read.
         records: Number of records in the time range. The number is set only in a plan for counting,
             and only for a piece without bytes.
-        opens_all: Whether every batch is opened, because the piece may have records without a time.
-            Records without a time in unopened batches are not counted.
+        opens_all: True if every batch must be opened, because the piece may have records without a
+            time. Records without a time in unopened batches are not counted.
         floor_offset: No batch of the piece begins below this offset.
         limit_offset: All offsets of the piece's batches are below this offset.
     """

@@ -273,8 +273,8 @@ class StreamCheck:
     Attributes:
         positions: Position of each partition that still exists.
         moved: Partitions whose position the check has changed.
-        lost: Ranges of offsets that are no longer in the log. Some of these offsets may have been
-            read before.
+        lost: Ranges of offsets that are no longer in the log. The stream may already have read some
+            of these offsets.
     """
 
     positions: dict[TopicPartition, Position] = field(default_factory=dict)

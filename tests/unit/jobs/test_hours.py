@@ -1,4 +1,4 @@
-"""For the records of a split that are in a range: count and total size, by hour on each clock."""
+"""Number and total size of a split's records in a range, by hour on each clock."""
 
 import pyarrow as pa
 

@@ -134,7 +134,8 @@ def test_a_magic_is_never_trusted(build: Build) -> None:
 
 @pytest.mark.parametrize("build", [modern, packed])
 def test_of_magic_2_a_leader_epoch_is_unseen_here(build: Build) -> None:
-    # Not detected here: storage checks that epochs never decrease along a log.
+    # This layer does not detect a wrong epoch. Storage checks that epochs never decrease along a
+    # log.
     for chosen in (0, 1, 2):
         found = flips(build, chosen)
         assert {judged for (byte, _), judged in found.items() if 12 <= byte < 16} == {UNSEEN}

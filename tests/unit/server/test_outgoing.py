@@ -236,8 +236,8 @@ def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
         side.out.send([FilePiece(cast("File", local), "log", 0, size)])
         await asyncio.wait_for(received(theirs, CHUNK_BYTES), PATIENCE_S)
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
-        # The first check covers two positions, because its start was not checked before. Each later
-        # check covers one.
+        # The first check covers two positions, its start and its end. Each later check covers one,
+        # because it starts at the end of the check before it.
         assert local.looks[:4] == [2, 1, 1, 1]
         closely = CLOSE_PROBE_BYTES // taken_bytes
         assert set(local.looks[5 : 4 + closely]) == {each}

@@ -16,7 +16,7 @@ ID_DENIED: Final = "Transactional Id authorization failed"
 
 
 class Kcat:
-    """Driver of kcat: a process for each name, except for listing."""
+    """Driver of kcat. One process lists all topics; every other process tests one name."""
 
     def __init__(self) -> None:
         need_kcat()

@@ -72,8 +72,8 @@ def join_bodies(
     Args:
         log: The bytes that the table describes.
         table: Batches of any magic and codec.
-        check_crc: Whether to check the CRCs of legacy messages. The CRCs of magic-2 batches were
-            checked before.
+        check_crc: Whether to check the CRCs of legacy messages. The caller has already checked the
+            CRCs of magic-2 batches.
 
     Raises:
         CorruptBatch: A batch does not decompress within its limit, or a message's CRC is wrong.

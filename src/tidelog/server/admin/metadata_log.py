@@ -82,8 +82,8 @@ class DurableState(Generic[State]):
         self._work = work
         self._begin = begin
         self._changing = asyncio.Lock()
-        # Whether the file certainly contains `state`; false after a failed write, because the write
-        # may still have reached the disk.
+        # Whether the file certainly has the content `state`. False after a failed write: the
+        # written bytes may still have reached the disk.
         self._is_certain = True
         self.apply: Callable[[State], Awaitable[None]] | None = None
         self.on_stored: Callable[[State, State], None] | None = None

@@ -340,7 +340,7 @@ class StateTopic(Generic[Loaded]):
 
     @property
     def has_topic(self) -> bool:
-        """Whether the topic is known to exist, because it was found or created."""
+        """Whether the topic was found or created, so that it is known to exist."""
         return bool(self._parts)
 
     @property
@@ -594,7 +594,7 @@ class StateTopic(Generic[Loaded]):
         return Reply.of(ErrorCode.NONE) if watch is None else watch.all_safe()
 
     def _takes(self, number: int) -> bool:
-        """Whether a partition accepts writes, because it is served or is being loaded."""
+        """Whether a partition accepts writes: it does if it is served or is being loaded."""
         return number < len(self._parts) and self._parts[number].state in _TAKING
 
     def _append_batch(self, number: int, records: Sequence[KeyValue]) -> Reply[ErrorCode]:

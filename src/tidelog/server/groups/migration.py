@@ -183,7 +183,7 @@ class Migration:
     # -- to the classic protocol -------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-        """Whether the group may be downgraded, because all members except `leaving` are classic.
+        """Whether all members except `leaving` are classic, and the group may be downgraded.
 
         The policy and the maximum size of a classic group must allow the downgrade. If no member is
         left, the result is False.

@@ -71,7 +71,7 @@ VALUE_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class RecordSet(Generic[AssignmentT]):
-    """Record kinds of one protocol: numbers of keys, and encodings of values.
+    """Kinds of records of one group protocol: the number in each kind's key, and value encodings.
 
     Attributes:
         member_key: Number of the key of a member's subscription.

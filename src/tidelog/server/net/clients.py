@@ -474,7 +474,7 @@ def _sends_too_slowly(client: Client, now_ms: int) -> bool:
 
 
 def _reads_too_slowly(client: Client, now_ms: int) -> bool:
-    """Whether a client keeps a response in memory because it does not read, or reads too slowly."""
+    """Whether a response stays in memory because its client reads nothing, or reads too slowly."""
     since_ms = client.memory.unread_since_ms
     if since_ms is None:
         return False

@@ -83,7 +83,7 @@ class CachedPartition:
         request: The client's last request for the partition.
         topic: Name of the topic, if the client names the topic by id and the topic was found. The
             session keeps the name after the topic's deletion.
-        partition: The open partition, if it was found before.
+        partition: The open partition, if an earlier request of the session found it; else None.
         high_watermark: High watermark last sent to the client, -1 for none.
         log_start_offset: Log start offset last sent to the client, -1 for none.
     """

@@ -189,7 +189,7 @@ class SegmentBytes:
 
         A range of `PIECE_MIN_BYTES` or more in a file is returned as a `FilePiece`.
 
-        The header of the first batch must have been read before.
+        The caller must have read the header of the first batch.
         """
         if segment.is_tiered or end - start < PIECE_MIN_BYTES:
             return self.read(segment, start, end)

@@ -47,7 +47,8 @@ class Work:
     number of their calls: one sync for each log, one checkpoint, a few partitions being opened.
 
     Attributes:
-        is_closed: Whether `close` was called, because the broker stops. Further calls fail.
+        is_closed: True after `close`, which is called when the broker stops. Later calls of `run`
+            and `submit` fail.
     """
 
     def __init__(self, threads: int = THREADS, *, calls: int = CALL_LIMIT) -> None:

@@ -253,7 +253,7 @@ class SharePartition:
     def acquirable_end(self, records_max: int) -> int:
         """Return the end, exclusive, of the read that acquires this number of records.
 
-        The result is valid only if the first batch that is read begins at `end` or before.
+        The result is valid only if the first batch that is read begins at or before `end`.
         """
         remaining = self._records_max(self.fetch_offset, records_max)
         for run in self._runs:

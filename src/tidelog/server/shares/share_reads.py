@@ -85,7 +85,7 @@ class Part:
     Attributes:
         offset: Offset at which the part begins.
         acquirable_end: Offset after the last offset that can be acquired; valid only if the first
-            batch begins at `delivered_end` or before.
+            batch begins at or before `delivered_end`.
         delivered_end: Offset after the last offset that was ever delivered.
         max_bytes: Maximum size. The first batch is returned whole even if it is larger.
     """

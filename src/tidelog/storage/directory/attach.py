@@ -217,10 +217,10 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
 
 
 def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
-    """Return a result if the writer has committed this version or a later one before; else None.
+    """Return a result if the writer has already committed this or a later version; else None.
 
-    With `WriterVersion.topics`, the writer must have committed this version or a later one to each
-    of these topics.
+    With `WriterVersion.topics`, the writer must have committed this or a later version to each of
+    these topics.
 
     Raises:
         InvalidRequest: The name, version or note is invalid.

@@ -227,7 +227,7 @@ class FailureGuard:
         work: Callable[[], None],
         done: Callable[[StorageFailure | None], None] | None = None,
     ) -> None:
-        """Defer work, to run after all work that was deferred before.
+        """Defer work. It runs after all work that earlier calls have deferred.
 
         If deferred work fails, the partition goes offline, and later deferred work is not run.
 

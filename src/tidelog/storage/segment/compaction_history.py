@@ -13,7 +13,7 @@ was truncated below `end_offset`, the oldest exact times of both clocks are unkn
 
 The file is text, with one item per line: the version; `END RECORD_MS APPEND_MS RUN_MS`; `horizons`
 and times in ms; `segment BASE SIZE` for each size that a segment may have; `crc` and the CRC-32C of
-all lines before.
+all preceding lines.
 
 Source: docs/format.md#text-files.
 """

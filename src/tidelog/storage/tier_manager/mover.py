@@ -269,8 +269,8 @@ class MoveReport:
         removed: Number of segments whose objects were removed from the store.
         stopped: Why the run ended early: a segment could not be copied, or the tier must not be
             changed. None if the run copied all segments.
-        keeps_all_ages: Whether deletion by age was skipped, because the topic has no `retention.ms`
-            of its own and the broker's setting is unknown.
+        keeps_all_ages: True if deletion by age was skipped, because the topic itself does not set
+            `retention.ms` and the broker's setting is unknown.
         reported_deleted: Number of segments that total retention deleted, as reported by another
             process. Used only if `deleted` is empty.
     """

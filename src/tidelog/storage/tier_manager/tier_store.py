@@ -241,7 +241,7 @@ def _sound_zones(segment: "ClosedSegment", zones: ZoneMap) -> bytes:
     """Return the content of the zone map's file.
 
     If the zone map's file was damaged or removed after `zones` was loaded, build the map again. The
-    caller must have compared the log with `zones` before.
+    caller must have compared the log with `zones` before this call.
 
     Raises:
         CorruptData: The new zone map differs from `zones`.

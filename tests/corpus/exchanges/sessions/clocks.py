@@ -18,7 +18,7 @@ TOPICS = {
 
 
 def play(home: Path) -> Stage:
-    """Append batches 700 ms apart, with create times an hour before; look up by both clocks."""
+    """Append batches 700 ms apart, created an hour before their append; look up by both clocks."""
     with Stage(home, is_measured=True) as stage:
         for topic, configs in TOPICS.items():
             stage.create_topic(topic, 1, **configs)

@@ -200,7 +200,11 @@ async def test_a_topic_that_cannot_be_written_accepts_no_acknowledgement(path: P
 
 @dataclass
 class Story:
-    """Acknowledged offsets: `accepted` has them now, `known` after numbers of file system calls."""
+    """Acknowledged offsets of a run.
+
+    `accepted` has the offsets that are acknowledged now. `known` has pairs: a number of file system
+    calls, and the offsets that were acknowledged after these calls.
+    """
 
     files: DamageFileSystem
     accepted: set[int] = field(default_factory=set)

@@ -540,7 +540,7 @@ def test_a_compaction_replaces_files_and_objects_in_an_order_that_loses_nothing(
     order += final_names(tiered, begin)
     copies = [name for name in order if "/" in name]
     segments = dict.fromkeys(name.split("/")[0] for name in copies)
-    # The log is the last object of a segment: a copy with a log is complete.
+    # A segment's log is the last object that is copied, so a copy with a log is complete.
     for segment in segments:
         own = [name for name in copies if name.startswith(f"{segment}/")]
         assert own[-1].endswith(".log")
