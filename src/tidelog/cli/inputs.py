@@ -642,7 +642,10 @@ def _texts(typed: Columns) -> dict[str, object]:
 
 
 def _named(typed: Columns) -> Columns:
-    """Return `typed` with option names instead of its texts, to be used as names of columns."""
+    """Return a copy of `typed` in which each text is replaced by its option's name.
+
+    The names are then used as names of columns.
+    """
     return replace(
         typed,
         key=None if typed.key is None and typed.key_separator is None else _TYPED["key"],

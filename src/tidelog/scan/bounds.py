@@ -77,7 +77,7 @@ class Question:
 
     Attributes:
         clock: Clock of the times.
-        times: Meaning of a time bound.
+        times: How time bounds select records; see `TimeMode`.
         isolation: Whether records of open and aborted transactions are read.
         needs_match: Whether it is an error if no record is at or after the start time.
     """

@@ -210,7 +210,7 @@ def _local(utc: datetime, zone: tzinfo) -> datetime:
 
 
 def _instant(wall: WallTime, zone: tzinfo, offset: tzinfo | None) -> datetime:
-    """Return the instant of a wall time that has exactly one, as naive UTC.
+    """Return the instant of a wall time, as naive UTC.
 
     Raises:
         InvalidTime: The wall time is ambiguous or skipped, or the offset is wrong for the zone.

@@ -1,9 +1,9 @@
 """The calls that change a file system, in order, one call per line.
 
-The calls come from one of two sources. For the library, it is the journal of the in-memory file
-system of `tests.faults`. For brokers and commands, it is `watched`, which wraps Python's system
-calls. Both give lines of the same form. Reads are not recorded: their number is not part of the
-behavior.
+The calls come from one of two sources. For the library, the source is the journal of the in-memory
+file system of `tests.faults`. For brokers and commands, the source is `watched`, which wraps
+Python's system calls. Both give lines of the same form. Reads are not recorded: their number is not
+part of the behavior.
 """
 
 import os

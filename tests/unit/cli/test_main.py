@@ -39,7 +39,7 @@ PLAIN = (
     "dump",
     "why",
 )
-# Modules that no plain command may load: each takes tens to hundreds of ms to load.
+# Modules that a plain command must not load, because each takes tens to hundreds of ms to load.
 HEAVY = ("numpy", "pyarrow", "numba", "pandas", "pyspark", "rich", "typer", "pydantic")
 
 

@@ -211,7 +211,7 @@ class Broker:
 
     @staticmethod
     def _led(admin: AdminClient) -> dict[str, list[int]]:
-        """Return the partitions that have leaders, by topic; retries while a partition has none."""
+        """Return the partitions with a leader, by topic; retries while another has no leader."""
         found: dict[str, list[int]] = {}
         for _ in range(CREATE_TRIES):
             topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.values()

@@ -105,8 +105,8 @@ def starts_by_map(
         a: Cluster that the group moves from; None if it is unreachable.
         b: Cluster that the group moves to.
         origins: Source topics on A, by topic on B.
-        positions: The group's positions by partition of A. Or a time in ms: the group is assumed to
-            have consumed everything that A appended before this time.
+        positions: The group's positions by partition of A; or a time in ms, if the group is assumed
+            to have consumed everything that A appended before this time.
         margin: Used only if `positions` is a time. The margin's skew is subtracted from this time,
             because the clocks of A and the mirror may differ by the skew.
 

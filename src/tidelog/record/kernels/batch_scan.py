@@ -81,8 +81,8 @@ def frame_status(log: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return a status and the size in bytes of the batch or message at `at`.
 
     Returns:
-        A status and a size. The status is DONE, PARTIAL if the batch extends beyond `end`, BAD_SIZE
-        or BAD_MAGIC. The size is the whole size with DONE, and 0 with any other status.
+        A status and a size. The status is DONE, BAD_SIZE, BAD_MAGIC or (if the batch extends beyond
+        `end`) PARTIAL. The size is the whole size with DONE, and 0 with any other status.
     """
     remaining = end - at
     length = load_int32(log, at + LENGTH_AT) if remaining >= LOG_OVERHEAD else LENGTH_MIN

@@ -762,7 +762,7 @@ class StateTopic(Generic[Loaded]):
 
 
 def size_of(records: Sequence[KeyValue]) -> int:
-    """Return the maximum size of records in a batch, in bytes."""
+    """Return an upper bound for the size of these records in a batch, in bytes."""
     size_bytes = len(records) * _RECORD_BYTES
     for record in records:
         size_bytes += len(record.key) + len(record.value or b"")

@@ -128,7 +128,8 @@ class ReadOrder:
         is_committed: Whether the client reads only committed records. If so, records from the last
             stable offset on are not returned, and the response lists the aborted transactions among
             the records.
-        min_bytes: Minimum number of bytes for which the response waits.
+        min_bytes: Number of bytes of records for which the response waits, at most until the
+            request's time limit.
         max_bytes: Maximum number of bytes of all partitions together. From version 3 on, the first
             batch is returned even if it is larger.
         with_append_times: Whether append times are returned beside the records.

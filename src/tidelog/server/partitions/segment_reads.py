@@ -355,7 +355,7 @@ class ReadEnds:
         self._positions: dict[int, tuple[ref[Segment], int]] = {}
 
     def position_of(self, segment: Segment, offset: int) -> int | None:
-        """Return a position in the segment at which a batch may begin with `offset`, or None."""
+        """Return the position where a batch may begin with `offset`; None if none was noted."""
         entry = self._positions.get(offset)
         return None if entry is None or entry[0]() is not segment else entry[1]
 

@@ -5,8 +5,8 @@ Acknowledgements apply once they are written. One timer serves all acquisition l
 Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
 available starts a round, and in a round each waiting fetch reads at most once. The next fetch is
 woken when the woken fetch leaves the queue, or when it has read and more records remain. If all
-fetches were woken at the same time, only one of them would get a single new record. If a woken
-fetch is busy with another partition, the next fetch is woken at once.
+fetches were woken for a single new record, all but one would be woken in vain. If a woken fetch is
+busy with another partition, the next fetch is woken at once.
 
 Used only in the event loop's thread. Nothing here blocks.
 """

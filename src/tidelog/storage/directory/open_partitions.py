@@ -287,9 +287,10 @@ class OpenPartitions:
         return f"{self._context.path}/{files.partition_dir_name(name)}"
 
     def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
-        """Return whether no append can have left a gap in a partition's offsets.
+        """Return whether appends certainly left a partition's offsets without gaps.
 
-        Appends by other programs may leave gaps, and so may copies of a compacted leader's log.
+        This is not certain for appends of other programs, and for copies of a leader's log that has
+        gaps.
         """
         return not info.foreign and not has_copied_gaps(self._fs, self._directory(name))
 

@@ -40,7 +40,10 @@ _BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBas
 
 
 class TierNote(NamedTuple):
-    """Why and when a segment was rolled, and the time by which its records had arrived, or -1."""
+    """Why and when a segment was rolled, and the time by which its records had arrived.
+
+    Times are in ms, -1 if unknown.
+    """
 
     reason: RollReason
     roll_ms: int

@@ -301,8 +301,8 @@ def test_tombstones_with_unlimited_retention_are_not_removed() -> None:
     with open_dir(env, delete_retention_ms=str(INT64_MAX)) as log_dir:
         log = log_dir.log("t", 0)
         append(env, log, b"a", value=None)
-        # Two transactions of one producer: after the second one, the first one's marker is not
-        # needed.
+        # One producer has two transactions. After the second transaction, the marker of the first
+        # is not needed.
         for sequence, key in enumerate((b"2", b"b")):
             transaction = build_batch(
                 [NewRecord(key=key, value=b"v", timestamp=env.clock.now_ms())],
