@@ -38,7 +38,7 @@ def deny(broker: Broker, kind: ResourceType, name: str) -> None:
         AclOperation.WRITE,
         AclPermissionType.DENY,
     )
-    admin = AdminClient(broker.client_config())  # kept: futures end with the client
+    admin = AdminClient(broker.client_config())  # a variable, because futures end with the client
     for future in admin.create_acls([AclBinding(*acl)]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
     until_so(

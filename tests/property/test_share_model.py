@@ -305,7 +305,7 @@ class ShareMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Restart from the stored state, which has no locks, unless a change is still unwritten."""
+        """Restart from the stored state, which has no locks; do nothing before a pending write."""
         if self.changes:
             return
         kept = [batch for batch in self.known.batches() if batch.state is not RecordState.ACQUIRED]

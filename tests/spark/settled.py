@@ -17,7 +17,7 @@ from tidelog.types import LATEST_TIMESTAMP
 
 
 def add_partitions(broker: Broker, topic: str, count: int) -> None:
-    """Increase a topic's number of partitions; return when each has a leader."""
+    """Increase a topic's number of partitions; return when each partition has a leader."""
     admin = AdminClient(broker.client_config())
     for future in admin.create_partitions([NewPartitions(topic, count)]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)

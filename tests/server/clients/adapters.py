@@ -331,7 +331,7 @@ def _in_turns(
     values: set[str],
     records: int,
 ) -> Rebalance:
-    """Poll members in turn in this thread until each has its share of the partitions."""
+    """Poll members in turn in this thread until each member has its share of the partitions."""
 
     def settle(members: Sequence[T], each: int) -> list[int]:
         end_s = monotonic() + SETTLE_S

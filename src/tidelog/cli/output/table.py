@@ -165,8 +165,8 @@ def _print_block(
 ) -> None:
     """Write a row with a line for each column.
 
-    If `is_whole` is false, an optional column without a value has no line, unless no column has a
-    value.
+    If `is_whole` is false, the lines of optional columns without a value are left out. If no line
+    would be left, all lines are written.
     """
     pairs = _visible(surroundings, columns, row)
     cells = [(column, cell_text(column, cell, zone)) for column, cell in pairs]

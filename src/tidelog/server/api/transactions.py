@@ -110,7 +110,7 @@ class PartContext(RequestContext):
 async def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to transactions. Brokers may request only to verify that they were added."""
+    """Add partitions to transactions, or check whether they were added, if brokers request this."""
     if context.version >= BATCHED_FIRST_VERSION:
         results = [
             AddPartitionsToTxnResult(

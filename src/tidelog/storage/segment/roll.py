@@ -67,8 +67,8 @@ class SegmentNote(NamedTuple):
     seen_ms: int
 
 
-# Not frozen: an instance is created for each append that calls `should_roll`, and a frozen instance
-# takes three times as long to create.
+# The class is not frozen, because an instance is created for each append that calls `should_roll`,
+# and creating a frozen instance takes three times as long.
 @dataclass(slots=True, kw_only=True, eq=False)
 class RollFacts:
     """The active segment and a validated append.

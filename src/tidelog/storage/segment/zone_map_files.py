@@ -503,7 +503,7 @@ class ZoneCache:
     A map's file name depends on the log's content and never on a path, so copies of a log directory
     share the map. Like any other map, a cached map is compared with the log before it is used. The
     name also has the topic and the partition, because segments of two partitions may have equal
-    sizes and equal first batches. The cache contains only maps and may be deleted.
+    sizes and equal first batches. The cache contains only maps, so users can delete it at any time.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
