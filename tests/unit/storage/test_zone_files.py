@@ -35,6 +35,7 @@ from tidelog.errors import CorruptData, CorruptIndex
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.record.header import LEADER_EPOCH_AT, LOG_OVERHEAD
+from tidelog.storage import files
 from tidelog.storage.checks import DirectoryCheck
 from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
 from tidelog.storage.directory.attach import attach
@@ -535,6 +536,22 @@ class TestFactsOfAnOldMap:
         assert zones is not None
         assert zones.siblings == {**before, ".index": FileSum(len(index), crc32c(index))}
         assert zones.siblings != before
+
+    def test_a_recovery_that_writes_another_index_keeps_the_map(self) -> None:
+        env = two_segments({"index.interval.bytes": "0"})
+        directory, _ = reopen(env)
+        directory.alter_config(TOPIC, {"index.interval.bytes": "4096"})
+        directory.close()
+        zones = read(env, ZONES)
+        before = ZoneMap.decode(zones).siblings
+        env.files.remove(f"{PATH}/{files.CLEAN_SHUTDOWN_FILE}")
+        env.files.remove(f"{PATH}/{files.RECOVERY_POINT_CHECKPOINT_FILE}")
+        reopen(env)
+        index = read(env, f"{FIRST}.index")
+        after = ZoneMap.decode(read(env, ZONES))
+        assert after.siblings == {**before, ".index": FileSum(len(index), crc32c(index))}
+        assert after.siblings != before
+        assert list(after.zones()) == list(ZoneMap.decode(zones).zones())
 
     @pytest.mark.parametrize("damage", ["removed", "flipped"])
     def test_a_log_is_compared_with_the_map_in_memory_if_its_file_is_lost(
