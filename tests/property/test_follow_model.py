@@ -3,9 +3,9 @@
 There is one exception: the leader has lost its newest records, and written no others since. Then
 the standby keeps these records.
 
-The leader appends, stops, loses its newest records, deletes its oldest. The standby stops, deletes,
-is promoted for a while and returns. Here a leader epoch may occur twice, which no controller would
-allow.
+The leader appends records, stops, loses its newest records, and deletes its oldest records. The
+standby stops, deletes records, is promoted for a while, and follows again. A leader epoch may occur
+twice here, which no controller would allow.
 """
 
 from dataclasses import dataclass, field

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import subprocess
 
 LOOK_S = 0.2
-# Between the visible step and the kill, the test makes a random number of pauses, less than this
-# number.
+# Between the visible step and the kill, the test makes a random number of pauses, which is less
+# than this number.
 STEPS_MAX = 30
 STAGED = "*/*.stag*"
 BOOTSTRAP_TASKS = 16

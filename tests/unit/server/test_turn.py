@@ -270,8 +270,8 @@ def test_the_next_response_sends_held_responses_that_are_due(node: Node) -> None
         wires.receive(1, request(2))
         assert wires.sent()[:2] == [[], []]
         clock.advance(1)
-        # Pipelined requests don't count as active clients. When they get responses, held responses
-        # that are due are sent, too.
+        # Pipelined requests don't count as active clients. When the pipelined requests get their
+        # responses, held responses that are due are sent, too.
         wires.receive(2, request(3) + request(4))
         assert wires.sent()[:3] == [[1], [2], [3, 4]]
 

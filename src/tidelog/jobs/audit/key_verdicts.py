@@ -321,7 +321,8 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
     """Return the indexes of a smallest set of numbers whose removal leaves the others ascending."""
-    smallest_ends: list[int] = []  # at n: smallest last number of n + 1 ascending numbers
+    # The element at n is the smallest last number of any n + 1 ascending numbers found so far.
+    smallest_ends: list[int] = []
     end_indexes: list[int] = []  # index in `numbers` of each smallest last number
     before = [-1] * len(numbers)
     for index, number in enumerate(numbers):

@@ -342,7 +342,7 @@ _COMPRESSION_PART: Final = 128
 
 
 def batch_bytes_for(batch_bytes: int, limit: int) -> int:
-    """Return `batch_bytes`, or fewer if batches of this size could exceed a limit in bytes.
+    """Return `batch_bytes`, or a smaller size if batches of that size could exceed a byte limit.
 
     The result is at most half of the limit, because `record_bytes` may be too small, and because
     compression may add bytes. If all batches belong to one append, callers pass `max.message.bytes`

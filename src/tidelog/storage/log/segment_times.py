@@ -308,7 +308,7 @@ class AppendRange:
     unknown: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, first_ms: int, last_ms: int) -> None:
-        """Add the first and last append time of offsets after those that were added before."""
+        """Add the first and last append time of offsets that follow all offsets added so far."""
         self.first_ms = first_ms if self.first_ms is None else self.first_ms
         self.last_ms = last_ms
 

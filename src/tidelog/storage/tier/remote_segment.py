@@ -270,7 +270,7 @@ class RemoteSegment(ClosedSegment):
         return self.zones if clock is ClockName.RECORD or self.row.zones_know_append else None
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map like `zones_on`, but drop a map that was not loaded before."""
+        """Return the zone map like `zones_on`, but don't keep a map that only this call loaded."""
         before, zones = self.loaded_zones, self.zones_on(clock)
         if before is None and zones is not None:
             self.use_zones(None, loaded=False)

@@ -224,7 +224,7 @@ class Generations:
         return any(row.due_ms != UNKNOWN for row in self._statistics.rows.values())
 
     def sample(self, cleanable_end: int) -> None:
-        """Read the keys of finished segments that were not read before, up to an offset.
+        """Read the keys of the finished segments whose keys were never read, up to an offset.
 
         Args:
             cleanable_end: Offset to stop at, exclusive; segments that can't be cleaned yet are read
@@ -232,7 +232,7 @@ class Generations:
 
         Raises:
             MissingDependency: numpy or numba is not installed.
-            OSError: The disk failed; samples read before are kept.
+            OSError: The disk failed; samples that were already read are kept.
         """
         for segment in self._segments:
             row = self._statistics.rows[segment.base_offset]

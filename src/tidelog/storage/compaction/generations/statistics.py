@@ -419,8 +419,8 @@ def read_statistics(
     Args:
         fs: File system of the directory.
         directory: The partition's directory.
-        cache: The lock holder's cache of contents that were read or written before; sound contents
-            are added.
+        cache: Contents that the lock holder has already read or written. If this call reads sound
+            contents, it adds them.
 
     Raises:
         OSError: The disk failed.
