@@ -7,9 +7,11 @@ A test module defines the fixture `log` (a `RemoteDirectory`), and a class that 
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
+from typing import TypedDict
 
 import pyarrow as pa
 import pytest
@@ -28,15 +30,39 @@ from tidelog.errors import (
     MessageTooLarge,
     MissingTimestamps,
     OffsetOutOfRange,
+    TidelogError,
     TopicExists,
     UnknownTopic,
 )
+from tidelog.frames import Scan
+from tidelog.keyed import Table
 from tidelog.record.partitioner import partition_of
 from tidelog.remote.remote_directory import RemoteDirectory
+from tidelog.scan import ScanStats
 from tidelog.types import Codec, Header, NewRecord, TimestampType, TopicPartition
 
 T0 = 1_700_000_000_000
 _NUMBERS = count()
+
+Rows = list[dict[str, object]]
+
+
+class TableOptions(TypedDict, total=False):
+    """Keywords of `RemoteDirectory.table`."""
+
+    at: int
+    clock: str
+    columns: Sequence[str]
+    inexact: str
+
+
+class ReadOptions(TypedDict, total=False):
+    """Keywords of `RemoteDirectory.scan`."""
+
+    start: int
+    end: int
+    clock: str
+    columns: Sequence[str]
 
 
 def fresh(log: RemoteDirectory, *, partitions: int = 1, **config: str) -> str:
@@ -53,6 +79,14 @@ def out_of_order(number: int, seed: int) -> list[NewRecord]:
     return [
         NewRecord(value=b"%d" % n, timestamp=T0 + draw.randrange(500) * 10) for n in range(number)
     ]
+
+
+def _text(scan: Callable[[], Scan | Table]) -> str:
+    """Return the text of the rows, or of the error."""
+    try:
+        return str(scan().to_table().to_pylist())
+    except TidelogError as error:
+        return str(error)
 
 
 def state_of(table: pa.Table) -> dict[bytes, bytes]:
@@ -418,6 +452,49 @@ class Suite:
 
         found = asyncio.run(work())
         assert found == (60, 20, 60), found
+
+    def test_coroutines_use_all_arguments(self, log: RemoteDirectory) -> None:
+        """Each option changes the rows or the error, and in the same way as without asyncio."""
+        name = fresh(log, cleanup_policy="compact")
+        for at, key in enumerate((b"a", b"b", b"c")):
+            log.append(name, [NewRecord(key=key, value=b"1", timestamp=T0 + at)])
+        tables: Sequence[TableOptions] = (
+            {},
+            {"at": T0 + 1},
+            {"at": T0 + 1, "inexact": "mark"},
+            {"at": T0 + 1, "inexact": "mark", "clock": "append"},
+            {"columns": ("key",)},
+        )
+        reads: Sequence[ReadOptions] = (
+            {},
+            {"start": T0 + 1},
+            {"end": T0 + 1},
+            {"end": T0 + 1, "clock": "append"},
+            {"columns": ("key",)},
+        )
+
+        async def rows(table: Awaitable[pa.Table]) -> Rows:
+            return (await table).to_pylist()
+
+        async def read(batches: AsyncIterator[pa.RecordBatch]) -> Rows:
+            return [row async for batch in batches for row in batch.to_pylist()]
+
+        async def work() -> list[object]:
+            async with await tidelog.connect_async(log.bootstrap, timeout_s=PATIENCE_S) as remote:
+                stats = ScanStats()
+                async for _ in remote.read(name, stats=stats):
+                    pass
+                assert stats.rows == 3
+                calls = [rows(remote.table(name, **options)) for options in tables]
+                calls += [read(remote.read(name, **options)) for options in reads]
+                return await asyncio.gather(*calls, return_exceptions=True)
+
+        found = [str(each) for each in asyncio.run(work())]
+        expected = [_text(partial(log.table, name, **each)) for each in tables]
+        expected += [_text(partial(log.scan, name, **each)) for each in reads]
+        assert found == expected
+        assert len(set(found[: len(tables)])) == len(tables)
+        assert len(set(found[len(tables) :])) == len(reads)
 
     def test_an_abandoned_read_frees_its_resources(self, log: RemoteDirectory) -> None:
         name = fresh(log)

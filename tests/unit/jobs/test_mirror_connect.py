@@ -33,7 +33,8 @@ class Sides:
         targets, _ = find_targets(plan, sources, env, create=False, force=False, is_new_from=0)
         write_map(env.files, self.path, first_map(plan, sources, targets, ((0, 0, 0),)))
         MirrorState(mirror_id=MIRROR_ID, question={}, starts=()).save(env, str(checkpoint))
-        options = {
+        self._plan = plan
+        self._options = {
             "checkpoint": str(checkpoint),
             "create": False,
             "force": False,
@@ -41,13 +42,17 @@ class Sides:
             "sink_options": None,
         }
         self.listed: list[tuple[int, int]] = []  # (batch id, number of its records)
-        self.server = ServerBatches(plan=plan, options=options, mirror_id=MIRROR_ID)  # type: ignore[arg-type] # only the options that it uses
+        self.server = self.open_server()
         self.client = ClientBatches(
             plan=plan,
             path=self.path,
             env=env,
             watch=lambda done: self.listed.append((done.batch_id, done.records)),
         )
+
+    def open_server(self) -> ServerBatches:
+        """Return a writer of the server without any state of earlier batches."""
+        return ServerBatches(plan=self._plan, options=self._options, mirror_id=MIRROR_ID)  # type: ignore[arg-type] # only the options that it uses
 
     def write(self, number: int) -> None:
         """Write a batch of one record on the server."""
@@ -91,3 +96,20 @@ def test_a_stop_refuses_batches_until_the_query_has_ended(tmp_path: Path) -> Non
     assert sides.listed == [(0, 1)]
     sides.write(1)
     assert sides.written() == [value(0, 0), value(0, 1)]
+
+
+def test_a_batch_continues_from_the_batches_of_another_query(tmp_path: Path) -> None:
+    """A query that was restarted on the server has written the previous batch."""
+    sides = Sides(tmp_path)
+    sides.write(0)
+    first, sides.server = sides.server, sides.open_server()
+    sides.write(1)
+    sides.server = first
+    sides.write(2)
+    written = read_map(os_env().files, sides.path)
+    assert written.batch_id == 2
+    assert [(row.source_start, row.target_start) for row in written.rows] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+    ]

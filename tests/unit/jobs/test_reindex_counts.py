@@ -4,11 +4,14 @@ import errno
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.faults.hooked import HookedDisk
 
 from tidelog.directory import Directory
 from tidelog.env import os_env
-from tidelog.jobs.reindex.job import _Job
+from tidelog.errors import InvalidRequest
+from tidelog.jobs.reindex.job import _Job, check_arguments
+from tidelog.jobs.reindex.options import Mode
 from tidelog.jobs.reindex.work import build_zones, check_partition, verify_zones
 from tidelog.record.batch_walk import walk
 from tidelog.record.header import assign_offset
@@ -34,6 +37,17 @@ def test_a_check_counts_the_existing_zone_maps(tmp_path: Path) -> None:
     assert check_partition(env, path, NAME, mends=False).maps_there == len(maps)
     maps[0].write_bytes(b"no map")
     assert check_partition(env, path, NAME, mends=False).maps_there == len(maps) - 1
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_zone_cache_must_be_outside_of_the_directory(tmp_path: Path, end: str) -> None:
+    path = str(tmp_path / "log")
+    place = Place(f"{path}{end}")
+    for cache in (path, f"{path}/", f"{path}/zones"):
+        with pytest.raises(InvalidRequest, match=f"is inside {path};"):
+            check_arguments(place, None, Mode.BUILD, cache)
+    _, found = check_arguments(place, None, Mode.BUILD, f"{path}-zones")
+    assert found == path
 
 
 def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 from tests.unit.server.steps import steps
+from tests.unit.storage.tiers.tiered import Tiered
 from tests.worlds.directories.logs import new_log
 
 from tidelog.env import File
@@ -161,6 +162,37 @@ def test_a_cached_file_is_dropped_when_the_pool_drops_it(log: Log) -> None:
     pool.forget(first.log_path)
     assert former is not file_of(first) is pool.get(first.log_path)
     assert file_of(second) is pool.get(second.log_path)
+
+
+@pytest.mark.parametrize(("max_bytes", "next_offset"), [(10_000_000, 3), (2_500_000, 2)])
+def test_a_read_of_a_local_segment_returns_as_many_batches_as_fit(
+    max_bytes: int, next_offset: int
+) -> None:
+    """The limit of 1 MiB applies only to segments in a tier."""
+    _, _, log = new_log({"max.message.bytes": "2000000"})
+    for number in range(3):
+        log.append([NewRecord(value=bytes(1_000_000), timestamp=number)])
+    limits = Limits(end_offset=3, max_bytes=max_bytes, whole_first=True)
+    found = find_range(log.segments, 0, limits, SegmentBytes(log.context.pool, may_block=True))
+    assert found is not None
+    assert found.next_offset == next_offset
+
+
+def test_a_read_of_a_tiered_segment_returns_at_most_1_mib() -> None:
+    """A larger read would block its thread for as long as the store needs for it."""
+    made = Tiered().start(internal_segment_bytes="10000000", local_retention_bytes="0")
+    for number in range(3):
+        made.log.append([NewRecord(value=bytes(500_000), timestamp=number)])
+    made.log.roll()
+    made.fill(1)
+    made.move()
+    made.log.apply_retention()
+    log = made.log
+    assert log.segments[0].is_tiered
+    limits = Limits(end_offset=4, max_bytes=10_000_000, whole_first=True)
+    found = find_range(log.segments, 0, limits, SegmentBytes(log.context.pool, may_block=True))
+    assert found is not None
+    assert found.next_offset == 2
 
 
 def test_an_append_is_shown_all_at_once(log: Log) -> None:

@@ -1,10 +1,14 @@
 """A standby follows a leader in memory: copies, continuations, truncations, refusals, promotion."""
 
+from typing import TYPE_CHECKING
+
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.errors import DirectoryLocked, InconsistentTopicId, UnknownTopic
+from tidelog.protocol.messages.configs import ConfigSource, DescribeConfigsResponse
+from tidelog.protocol.requests import ReceivedRequest
 from tidelog.record.builder import build_batch
 from tidelog.remote.leader import FetchLimits
 from tidelog.standby.follower import Follower, FollowOptions
@@ -15,8 +19,13 @@ from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogView
 from tidelog.types import ClockName, Codec, NewRecord, TopicPartition
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 STANDBY = "/standby"
 P0 = TopicPartition("t", 0)
+# Sources of values that neither the topic nor a broker has set.
+UNSET = {ConfigSource.UNKNOWN, ConfigSource.DEFAULT, ConfigSource.GROUP}
 
 
 def follow(leader: FakeLeader, env: SeededEnv, **options: object) -> Follower:
@@ -204,6 +213,23 @@ class TestTopics:
             leader.directory.alter_config("t", {"segment.bytes": None})
             follower.sync()
             assert "segment.bytes" not in seen(env).topic("t").given
+
+    @pytest.mark.parametrize("source", ConfigSource)
+    def test_settings_of_the_leaders_brokers_are_copied_and_defaults_are_not(
+        self, leader: FakeLeader, env: SeededEnv, source: ConfigSource
+    ) -> None:
+        def mangle(_request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+            if isinstance(answer, DescribeConfigsResponse):
+                for config in answer.results[0].configs:
+                    if config.name == "max.message.bytes":
+                        config.value, config.config_source = "9999", source
+            return answer
+
+        leader.mangle = mangle
+        with follow(leader, env):
+            given = seen(env).topic("t").given
+        expected = None if source in UNSET else "9999"
+        assert given.get("max.message.bytes") == expected
 
     def test_only_selected_topics_are_followed(self, leader: FakeLeader, env: SeededEnv) -> None:
         for name in ("flights", "flights-old", "other"):

@@ -13,7 +13,8 @@ from tests.worlds.directories.logs import (
     write,
 )
 
-from tidelog.storage import log_files
+from tidelog.storage import files, log_files
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
 
 SPARSE = {"index.interval.bytes": "0", "tidelog.retention.clock": "record"}
@@ -120,3 +121,24 @@ def test_a_batch_that_claims_more_than_the_time_index_stops_no_append() -> None:
     directory.close()
     _, log = reopen(env)
     assert log.log_end_offset == 5
+
+
+def test_index_entries_of_a_batch_that_was_lost_in_a_crash_are_dropped_without_a_report() -> None:
+    """A crash may keep the last entries of both indexes, but not their batch."""
+    env, directory, log = new_log(SPARSE)
+    ends = []
+    for hours in (4, 3, 2):
+        put(log, START_MS - hours * HOUR_MS)
+        ends.append(log.segments[-1].size_bytes)
+    directory.close()
+    name = log_files.file_name(0, log_files.LOG_SUFFIX)
+    write(env, name, read(env, name)[: ends[2] - 1])
+    env.files.remove(f"/data/{files.RECOVERY_POINT_CHECKPOINT_FILE}")
+    with LogDir.open("/data", env=env) as seen:
+        log_view = seen.reader("t", 0)
+        assert offsets(log_view.records()) == [0, 1]
+        latest = log_view.max_timestamp()
+        assert latest is not None
+        assert (latest.offset, latest.timestamp) == (1, START_MS - 3 * HOUR_MS)
+        assert log_view.offset_for_time(START_MS - 2 * HOUR_MS) is None
+        assert seen.reports == []

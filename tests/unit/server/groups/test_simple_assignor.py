@@ -84,3 +84,13 @@ def test_the_pool_is_not_scanned_for_each_member() -> None:
 def test_no_members_or_no_topics_give_an_empty_assignment() -> None:
     assert assign_simple({}, {}, {}) == {}
     assert assign_simple({"A": frozenset()}, {}, {}) == {"A": {}}
+
+
+def test_a_member_with_too_many_partitions_gives_up_its_first_ones() -> None:
+    """Kafka's assignor chooses the same ones, so a group keeps its target if its broker changes."""
+    of = {topic: frozenset(range(4)) for topic in TOPICS[:2]}
+    one = assign_simple({"A": frozenset(TOPICS[:1])}, {}, of)
+    assert one == {"A": {TOPICS[0]: frozenset(range(4))}}
+    two = assign_simple({"A": frozenset(TOPICS[:1]), "B": frozenset(TOPICS[:2])}, one, of)
+    assert two["A"] == {TOPICS[0]: frozenset({2, 3})}
+    assert two["B"] == {TOPICS[0]: frozenset({0, 1}), TOPICS[1]: frozenset(range(4))}

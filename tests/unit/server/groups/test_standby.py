@@ -33,6 +33,7 @@ from tidelog.storage.directory.broker_files import (
     write_group_offsets,
 )
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.types import OFFSETS_TOPIC
 
 PLACE: Final = "/data"
 FILE: Final = f"{PLACE}/{GROUPS_FILE}"
@@ -143,6 +144,19 @@ async def test_offsets_with_long_metadata_are_divided_into_batches(tmp_path: Pat
         await ask(node)
         assert committed(node.groups) == 0
         await turn_until(lambda: not (tmp_path / GROUPS_FILE).exists())
+
+
+@on_a_loop
+async def test_offsets_that_the_topic_refuses_are_not_forgotten(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        node.topics.create("flights")
+        await ask(node)
+        node.log_dir.topic_admin.alter(OFFSETS_TOPIC, {"max.message.bytes": "10"})
+    write_group_offsets(os_env().files, str(tmp_path), KEPT)
+    async with running_node(tmp_path) as node:
+        await ask(node)
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert read_group_offsets(os_env().files, str(tmp_path)) == KEPT
 
 
 @asynccontextmanager

@@ -45,6 +45,7 @@ DN = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
         ("RULE:^CN=(.*?),.*$/$1@$9/", DN, "Duke@$9"),
         ("RULE:CN=(.*?)/$1/,RULE:^CN=Duke.*$/x/", DN, "Duke,OU=ServiceUsers,O=Org,C=US"),
         ("RULE:CN=Du/a/, RULE:^CN=.*$/b/\nDEFAULT", DN, "b"),
+        ("RULE:^CN=Duke(x?).*$/$1/,DEFAULT", DN, ""),
     ],
 )
 def test_rules(rules: str, name: str, short: str) -> None:

@@ -63,6 +63,29 @@ async def test_two_members_get_different_records(path: Path) -> None:
 
 
 @on_a_loop
+async def test_each_fetch_of_a_session_begins_with_another_partition(path: Path) -> None:
+    async with world(path) as it:
+        for partition in range(3):
+            it.produce(2, partition=partition)
+        member, found = it.member(), []
+        for fetched in ((0, 1, 2), (), ()):
+            response = await member.fetch(*fetched, records=1, share_acquire_mode=1)
+            found.append([acquired(response, partition) for partition in range(3)])
+        assert found == [[[(0, 0, 1)], [], []], [[], [(0, 0, 1)], []], [[], [], [(0, 0, 1)]]]
+
+
+@on_a_loop
+async def test_the_maximum_of_records_applies_to_all_partitions_together(path: Path) -> None:
+    async with world(path) as it:
+        member = it.member()
+        await member.fetch(0, 1)  # later fetches find both partitions open
+        it.produce(4)
+        it.produce(2, partition=1)
+        response = await member.fetch(records=3, share_acquire_mode=1)  # reads partition 1 first
+        assert [acquired(response, each) for each in (0, 1)] == [[(0, 0, 1)], [(0, 1, 1)]]
+
+
+@on_a_loop
 async def test_a_fetch_of_no_records_gets_a_response_at_once(path: Path) -> None:
     """A limit of 0 excludes even the first batch. Acknowledgements in the request are applied."""
     async with world(path) as it:

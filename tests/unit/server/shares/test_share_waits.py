@@ -226,6 +226,24 @@ async def test_records_that_are_not_in_memory_are_read_in_threads_alone(path: Pa
 
 
 @on_a_loop
+async def test_a_fetch_that_comes_during_the_first_read_is_next(path: Path) -> None:
+    """It needs no new record to be woken."""
+    disk = ColdDisk()
+    async with world(path, files=disk) as it:
+        it.produce(2)
+        disk.hold()
+        fetches = [
+            asyncio.ensure_future(
+                it.member().fetch(0, wait_ms=WAIT_MS, records=1, share_acquire_mode=1)
+            )
+            for _ in range(2)
+        ]
+        await turn_until(lambda: disk.is_read.is_set() and it.waiting_count() == 2)
+        disk.may_read.set()
+        assert sorted(await lent(*fetches)) == [[(0, 0, 1)], [(1, 1, 1)]]
+
+
+@on_a_loop
 async def test_a_slow_read_of_one_partition_delays_no_fetch_of_another(path: Path) -> None:
     disk = ColdDisk()
     async with world(path, files=disk) as it:

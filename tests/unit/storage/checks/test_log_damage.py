@@ -302,3 +302,17 @@ def test_deleted_and_compacted_batches_of_an_open_transaction_are_no_damage() ->
     end(log, 1, commit=True)
     log_dir.close()
     assert counting(look(env)) == []
+
+
+@pytest.mark.parametrize(("suffix", "size", "at"), [("index", 8, 0), ("timeindex", 12, 8)])
+def test_an_index_entry_in_wrong_order_is_named_with_its_offset(
+    env: SeededEnv, suffix: str, size: int, at: int
+) -> None:
+    """`at` is the place of the offset in an entry of `size` bytes."""
+    name = f"{0:020d}.{suffix}"
+    data = read(env, name)
+    first, second = data[:size], data[size : 2 * size]
+    write(env, name, second + first + data[2 * size :])
+    (finding,) = (each for each in of_log(look(env), name) if each.position == size)
+    assert "is not above the one before it" in finding.damage
+    assert finding.offset == int.from_bytes(first[at : at + 4], "big")

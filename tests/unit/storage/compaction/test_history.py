@@ -10,6 +10,7 @@ from tidelog.errors import CorruptFile
 from tidelog.record.builder import build_batch
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log, is_whole
+from tidelog.storage.compaction.eligibility import DueReason
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -262,6 +263,21 @@ def test_times_of_consecutive_runs_are_merged() -> None:
         horizons = history(env).horizons_ms
         assert 1 < len(horizons) <= 12
         assert all(later - earlier == 8_640_000 for earlier, later in pairwise(horizons))
+
+
+def test_without_a_history_tombstones_are_removable_after_the_age_of_their_segment() -> None:
+    """Another cleaner leaves no history. The cleaned part ends with the segment."""
+    env = seeded_env(1)
+    with begin(env) as log_dir:
+        log = log_dir.log("t", 0)
+        log.append([NewRecord(key=b"k", value=None)])
+        log.roll()
+        clean(log_dir, env)
+        env.files.remove(f"{DIRECTORY}/{HISTORY_FILE}")
+        env.clock.advance(log.context.config.delete_retention_ms - 1)
+        assert inspect_log(log_dir, NAME).decision.due is None
+        env.clock.advance(1)
+        assert inspect_log(log_dir, NAME).decision.due is DueReason.HORIZON
 
 
 def test_tombstones_with_unlimited_retention_have_a_valid_time() -> None:
