@@ -26,7 +26,7 @@ from kafka.record import (
 
 from bench.harness import Case, Work
 from tidelog.record.batch_walk import walk
-from tidelog.record.columns.arrays import HEADERS
+from tidelog.record.columns.column_builders import HEADERS
 from tidelog.record.columns.decode import ALL_COLUMNS, decode
 from tidelog.record.columns.encode import encode_table
 from tidelog.record.header import HEADER_SIZE

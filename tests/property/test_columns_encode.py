@@ -7,7 +7,7 @@ from tests.worlds.records.kernel_logs import contents, headers
 
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.record.columns.arrays import HEADERS
+from tidelog.record.columns.column_builders import HEADERS
 from tidelog.record.columns.decode import decode
 from tidelog.record.columns.encode import encode_table
 from tidelog.record.header import assign_offset

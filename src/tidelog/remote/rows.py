@@ -24,8 +24,8 @@ from tidelog.errors import (
     InvalidTimestamp,
 )
 from tidelog.lazy_dataclass import dataclass
-from tidelog.record.columns.arrays import COLUMN_TYPES, TIME
 from tidelog.record.columns.batch_table import DecodeStats, Selection
+from tidelog.record.columns.column_builders import COLUMN_TYPES, TIME
 from tidelog.record.columns.decode import ROWS, decode
 from tidelog.record.columns.encode import create_times, header_parts
 from tidelog.remote.client_settings import POLL_RECORDS

@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 from tidelog.amounts import verb
 from tidelog.errors import LostOffsets, OffsetsGone
 from tidelog.lazy_dataclass import dataclass
-from tidelog.record.columns.arrays import TIME
+from tidelog.record.columns.column_builders import TIME
 from tidelog.record.columns.decode import ROWS
 from tidelog.scan.split import ScanStats
 from tidelog.scan.table_rules import MISSING_VERSION, Ranking, Strategy

@@ -51,7 +51,7 @@ from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, ClockName, TopicPartiti
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.scan.rows import Longs
+    from tidelog.scan.latency_arrays import Longs
 
 
 COLUMNS = ("createTimestamp", "appendTimestamp")
@@ -360,7 +360,7 @@ def _order(one: LateRecord) -> tuple[int, int, TopicPartition, int]:
 def _latest_of(batch: "pa.RecordBatch", name: TopicPartition, count: int) -> list[LateRecord]:
     import numpy as np
 
-    from tidelog.scan.rows import both_times, distances, timed_rows
+    from tidelog.scan.latency_arrays import both_times, distances, timed_rows
 
     rows = timed_rows(batch)
     append, create = both_times(rows)
@@ -422,7 +422,7 @@ def read_times(
 
 def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:
     """Add to `by_hour` the latencies of records that have both times; return their number."""
-    from tidelog.scan.rows import both_times, distances
+    from tidelog.scan.latency_arrays import both_times, distances
 
     append, create = both_times(batch)
     late = distances(append, create)
@@ -441,7 +441,7 @@ def _count_units(
     """Add to `units` the latencies of rows that have both times, by the start of each unit."""
     import numpy as np
 
-    from tidelog.scan.rows import both_times, distances
+    from tidelog.scan.latency_arrays import both_times, distances
 
     append, create = both_times(batch)
     if not len(append):
@@ -457,7 +457,7 @@ def _count_units(
 
 def _add_all(histogram: LatencyHistogram, latencies: "Longs") -> None:
     """Add latencies, at least one, to a histogram."""
-    from tidelog.scan.rows import bucket_counts
+    from tidelog.scan.latency_arrays import bucket_counts
 
     for bucket, number in bucket_counts(latencies):
         histogram.add_bucket(bucket, number)
@@ -548,7 +548,7 @@ def _take(batch: "pa.RecordBatch", largest_ms: int, result: TopicLateness) -> in
     """Count the rows of a batch, and return the largest create time so far."""
     import numpy as np
 
-    from tidelog.scan.rows import bucket_counts, create_times, distances
+    from tidelog.scan.latency_arrays import bucket_counts, create_times, distances
 
     times = create_times(batch)
     result.without_time += batch.num_rows - len(times)

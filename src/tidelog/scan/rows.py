@@ -9,20 +9,18 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
 from tidelog.lazy_dataclass import dataclass
-from tidelog.record.columns.arrays import COLUMN_TYPES
+from tidelog.record.columns.column_builders import COLUMN_TYPES
 from tidelog.record.columns.decode import ROWS, view_types
 from tidelog.scan.split import Piece, Split
 from tidelog.storage.clocks.append_time_columns import offsets_and_times, sound_rows
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.clocks.latency import EXACT_LIMIT, PER_DOUBLING
-from tidelog.types import INT64_MAX, UNKNOWN_MS, TimestampType
+from tidelog.types import UNKNOWN_MS, TimestampType
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Longs as MemoryLongs
@@ -30,7 +28,8 @@ if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 
-# The Kafka connector's columns, in its order.
+# The default columns: the Kafka connector's columns in its order, and `appendTimestamp`. A new
+# column is declared in `record/columns/column_builders.py`.
 COLUMNS: Final = (
     "key",
     "value",
@@ -160,56 +159,3 @@ class AppendRuns:
         last = max(int(np.searchsorted(rows[0], end)), first)
         starts, append_ms = (column[first:last] for column in rows)
         return cls((np.append(starts, end), np.append(append_ms, UNKNOWN_MS)))
-
-
-Longs = npt.NDArray[np.int64]
-
-
-def timed_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows that have both an append time and a create time."""
-    append, create = batch.column("appendTimestamp"), batch.column("createTimestamp")
-    if append.null_count or create.null_count:
-        return batch.filter(pc.and_(pc.is_valid(append), pc.is_valid(create)))
-    return batch
-
-
-def both_times(batch: pa.RecordBatch) -> tuple[Longs, Longs]:
-    """Return append times and create times in ms of the rows that have both."""
-    rows = timed_rows(batch)
-    return _as_ms(rows.column("appendTimestamp")), _as_ms(rows.column("createTimestamp"))
-
-
-def create_times(batch: pa.RecordBatch) -> Longs:
-    """Return the create times in ms of the rows that have a create time."""
-    return _as_ms(batch.column("createTimestamp").drop_null())
-
-
-def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> Longs:
-    numbers: Longs = np.asarray(column.cast(pa.int64()), np.int64)
-    return numbers
-
-
-def distances(later: Longs, earlier: Longs) -> Longs:
-    """Return `later` minus `earlier`, limited to INT64_MAX. `later` must not be negative."""
-    distance: Longs = later - np.maximum(earlier, later - INT64_MAX)
-    return distance
-
-
-def bucket_counts(latencies: Longs) -> list[tuple[int, int]]:
-    """Return pairs (bucket, count) for latencies in ms; `bucket_of` defines the buckets."""
-    buckets, counts = np.unique(buckets_of(latencies), return_counts=True)
-    return list(zip(buckets.tolist(), counts.tolist(), strict=True))
-
-
-def buckets_of(latencies: Longs) -> Longs:
-    """Return the bucket of each latency: int64[n] -> int64[n].
-
-    The buckets are those of `tidelog.storage.clocks.latency.bucket_of`.
-    """
-    size: Longs = np.abs(latencies)
-    bits: Longs = np.frexp(size.astype(np.float64))[1].astype(np.int64)
-    bits = np.where(size >> np.clip(bits - 1, 0, 62) == 0, bits - 1, bits)  # float64 had rounded up
-    doublings: Longs = np.maximum(bits - 6, 0)
-    large: Longs = PER_DOUBLING * doublings + (size >> doublings)
-    buckets: Longs = np.where(size >= EXACT_LIMIT, large, size)
-    return np.where(latencies >= 0, buckets, -buckets)

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidelog.record.columns.arrays import PAGE_BYTES_MIN, FreeMemory
+from tidelog.record.columns.page_reuse import PAGE_BYTES_MIN, FreeMemory
 from tidelog.record.kernels.records import Binary
 
 SIZE = 5 * PAGE_BYTES_MIN + 8
 
 
 class Pages(Protocol):
-    """The names of the module `tidelog.record.columns.arrays` that the tests use."""
+    """The names of the module `tidelog.record.columns.page_reuse` that the tests use."""
 
     FREE: FreeMemory
 
@@ -27,7 +27,7 @@ class Pages(Protocol):
 @pytest.fixture
 def pages() -> Pages:
     """Load a second instance of the module, whose free memory other tests don't use."""
-    spec = importlib.util.find_spec("tidelog.record.columns.arrays")
+    spec = importlib.util.find_spec("tidelog.record.columns.page_reuse")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

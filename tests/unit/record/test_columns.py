@@ -18,8 +18,8 @@ from tidelog.errors import (
     UnsupportedCompression,
 )
 from tidelog.record.builder import build_batch
-from tidelog.record.columns.arrays import COLUMN_TYPES
 from tidelog.record.columns.batch_table import DecodeStats, Selection
+from tidelog.record.columns.column_builders import COLUMN_TYPES
 from tidelog.record.columns.decode import ALL_COLUMNS, decode, schema
 from tidelog.record.header import ATTRIBUTES_AT, HEADER_SIZE, seal
 from tidelog.record.kernels import layout

@@ -14,7 +14,7 @@ from tests.worlds.directories.zoning import add_zones
 
 from tidelog.env import Env, ManualClock
 from tidelog.scan.latency import TopicLateness, latency, lateness, latest_records
-from tidelog.scan.rows import buckets_of, distances
+from tidelog.scan.latency_arrays import buckets_of, distances
 from tidelog.storage.clocks.latency import (
     RELATIVE_ERROR,
     LatencyByHour,

@@ -21,7 +21,7 @@ from tidelog.errors import (
     UnknownTopic,
     WriterFenced,
 )
-from tidelog.record.columns.arrays import HEADERS
+from tidelog.record.columns.column_builders import HEADERS
 from tidelog.record.columns.decode import ALL_COLUMNS
 from tidelog.record.partitioner import partition_of
 from tidelog.remote import rows as broker_rows

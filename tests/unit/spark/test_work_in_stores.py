@@ -16,7 +16,7 @@ from tidelog.objects.object_files import env_for, shared_store
 from tidelog.scan import plan
 from tidelog.scan.latency import latency
 from tidelog.scan.split import encode_split
-from tidelog.scan.split_times import decode_times
+from tidelog.scan.split_latency import decode_times
 from tidelog.spark.places import Place
 from tidelog.storage.clocks.latency import LatencyByHour
 from tidelog.storage.directory.log_dir import LogDir

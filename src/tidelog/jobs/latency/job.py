@@ -2,7 +2,7 @@
 
 This module has the public function, for directories and brokers, and its tasks.
 `tidelog.storage.clocks.latency` has the histograms, and `tidelog.scan.latency` has the lateness.
-`tidelog.scan.split_times` divides the work on a partition's lateness among tasks. Latencies are
+`tidelog.scan.split_latency` divides the work on a partition's lateness among tasks. Latencies are
 counted by hour of append time, and again by hour of create time.
 
 Tasks return histograms and counts instead of records. For a directory, one task reads each split. A
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.scan.split_times import Late, SplitTimes, TimesCounter
+    from tidelog.scan.split_latency import Late, SplitTimes, TimesCounter
 
     Longs = npt.NDArray[np.int64]
 
@@ -215,7 +215,7 @@ def reduce_rows(
     Yields:
         One row for each partition; columns as in `_BROKER_REDUCED`.
     """
-    from tidelog.scan.split_times import TimesCounter
+    from tidelog.scan.split_latency import TimesCounter
 
     name: tuple[str, int] | None = None
     counter = TimesCounter(delays_ms)
@@ -259,7 +259,7 @@ def _ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
 def _row(name: tuple[str, int], counter: "TimesCounter") -> "pa.RecordBatch":
     import pyarrow as pa
 
-    from tidelog.scan.split_times import encode_times
+    from tidelog.scan.split_latency import encode_times
 
     cells = (*name, *encode_times(counter.finish()))
     names = ["topic", "partition", *_CELLS]
@@ -396,21 +396,21 @@ class ReduceSplit:
 
     def __call__(self, part: str) -> tuple[object, ...]:
         """Run one task; `part` is a split as JSON. Returns the cells of `_REDUCED`."""
-        from tidelog.scan.split_times import encode_times, reduce_split
+        from tidelog.scan.split_latency import encode_times, reduce_split
 
         split = decode_split(part)
         return encode_times(reduce_split(split, self.delays_ms, directory_env(self.place)))
 
 
 def recount_head(work: ReduceSplit, part: str) -> tuple[object, ...]:
-    """Read the head of a split again, in a Spark task; see `split_times.recount`.
+    """Read the head of a split again, in a Spark task; see `split_latency.recount`.
 
     Args:
         work: The work of the first read.
         part: A JSON list: the split, the largest create time before the split in ms, and the end
             offset of the split's head.
     """
-    from tidelog.scan.split_times import encode_late, recount
+    from tidelog.scan.split_latency import encode_late, recount
 
     text, largest_ms, end_offset = json.loads(part)
     split = decode_split(text)
@@ -423,7 +423,7 @@ def recount_head(work: ReduceSplit, part: str) -> tuple[object, ...]:
 
 
 def _decoded(row: PartRow) -> "SplitTimes":
-    from tidelog.scan.split_times import decode_times
+    from tidelog.scan.split_latency import decode_times
 
     facts, *histograms = (row[cell] for cell in _CELLS)
     return decode_times(str(facts), *map(_bytes, histograms))
@@ -436,7 +436,7 @@ def _true_late(
     work: ReduceSplit,
 ) -> "list[Late]":
     """Return each split's counts of late records, corrected by create times of earlier splits."""
-    from tidelog.scan.split_times import correct, decode_late
+    from tidelog.scan.split_latency import correct, decode_late
 
     each_late = [one.late for one in split_times]
     unknown = {}

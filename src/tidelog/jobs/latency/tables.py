@@ -13,7 +13,7 @@ from tidelog.storage.clocks.latency import PERCENTS, RELATIVE_ERROR, LatencyByHo
 from tidelog.types import HOUR_MS, ClockName
 
 if TYPE_CHECKING:
-    from tidelog.scan.split_times import Late, SplitTimes
+    from tidelog.scan.split_latency import Late, SplitTimes
 
 
 HOURS_SCHEMA: Final = (

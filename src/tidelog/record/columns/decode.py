@@ -6,19 +6,7 @@ of a group are uncompressed and have magic 2, their bodies are decoded in place.
 `batch_table` first writes all bodies of the group to scratch buffers as uncompressed magic-2
 bodies, so that the same kernel decodes them.
 
-Columns (only requested columns are computed):
-
-| column | type | null where |
-|---|---|---|
-| offset | int64 | never |
-| timestamp | timestamp(ms, UTC) | the record has no time |
-| timestampType | int32: 0 CreateTime, 1 LogAppendTime, -1 magic 0 | never |
-| createTimestamp | timestamp(ms, UTC) | the producer set no time, or a cleaner overwrote the time |
-| appendTimestamp | timestamp(ms, UTC) | the append time is unknown |
-| key, value | binary | null in the record |
-| headers | list<struct<key: string, value: binary>> | never; empty if the record has no headers |
-| producerId, producerEpoch, sequence | int64, int16, int32 | the producer is not idempotent |
-| leaderEpoch | int32 | the leader epoch is unknown |
+Only requested columns are computed; `column_builders` has the table of columns.
 
 This module imports numpy, pyarrow and numba. Only one thread at a time may use an object of this
 module.
@@ -37,16 +25,6 @@ from tidelog.errors import (
     MissingDependency,
     TidelogError,
 )
-from tidelog.record.columns.arrays import (
-    COLUMN_TYPES,
-    NO_BINARY,
-    NO_LONGS,
-    Chunk,
-    build,
-    new_array,
-    new_binary,
-    new_views,
-)
 from tidelog.record.columns.batch_table import (
     EVERYTHING,
     DecodeStats,
@@ -57,6 +35,8 @@ from tidelog.record.columns.batch_table import (
     is_plain,
     join_bodies,
 )
+from tidelog.record.columns.column_builders import COLUMN_TYPES, Chunk, build
+from tidelog.record.columns.page_reuse import NO_BINARY, NO_LONGS, new_array, new_binary, new_views
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels import last_records, layout
 from tidelog.record.kernels import records as progress_at

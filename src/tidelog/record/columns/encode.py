@@ -43,7 +43,7 @@ from tidelog.types import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tidelog.record.columns.arrays import Column
+    from tidelog.record.columns.column_builders import Column
     from tidelog.record.kernels.memory import Bytes, Ints, Longs
 
 
@@ -218,8 +218,8 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# The type of `arrays.HEADERS`, except that header keys can be null. A null key passes the cast,
-# because the later check in `header_parts` raises a clearer error.
+# The type of `column_builders.HEADERS`, except that header keys can be null. A null key passes the
+# cast, because the later check in `header_parts` raises a clearer error.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 

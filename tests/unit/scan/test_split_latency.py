@@ -12,7 +12,7 @@ from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS
 from tidelog.scan import plan
 from tidelog.scan.split import decode_split, encode_split
-from tidelog.scan.split_times import (
+from tidelog.scan.split_latency import (
     Late,
     Mark,
     SplitTimes,

@@ -1,29 +1,36 @@
-"""Arrow arrays over the buffers that kernels fill, and the reuse of their memory.
+"""Columns that are decoded from records: the table of their Arrow types and builders.
 
-A -1 that means "missing" in a fixed-width column becomes null. A column without nulls has no
-validity bitmap.
+| column | type | null where |
+|---|---|---|
+| offset | int64 | never |
+| timestamp | timestamp(ms, UTC) | the record has no time |
+| timestampType | int32: 0 CreateTime, 1 LogAppendTime, -1 magic 0 | never |
+| createTimestamp | timestamp(ms, UTC) | the producer set no time, or a cleaner overwrote the time |
+| appendTimestamp | timestamp(ms, UTC) | the append time is unknown |
+| key, value | binary | null in the record |
+| headers | list<struct<key: string, value: binary>> | never; empty if the record has no headers |
+| producerId, producerEpoch, sequence | int64, int16, int32 | the producer is not idempotent |
+| leaderEpoch | int32 | the leader epoch is unknown |
 
-Fresh pages are expensive, because the system takes as long to zero a page as a kernel takes to fill
-it. Arrow's memory pool often needs fresh pages, because the pool returns memory to the system if
-one thread allocates the memory and another thread frees it, as most readers do. So this module
-keeps freed pages. The most recently freed page is used first, because it is still in a CPU cache.
-At most about `FREE_BYTES_MAX` bytes are kept; further pages are returned to Arrow's pool. A page is
-freed, by any thread, when the last array or buffer over it is deleted.
+`_COLUMNS` is this table in code. Builders make arrays over the buffers that kernels have filled
+(`page_reuse`). A -1 that means "missing" in a fixed-width column becomes null. A column without
+nulls has no validity bitmap.
+
+CONTRIBUTING.md ("A column of scans") lists the other places to change for a new column.
 """
 
-import ctypes
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from tidelog.lazy_dataclass import dataclass
+from tidelog.record.columns.page_reuse import Number, new_array, new_binary
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels import layout
-from tidelog.record.kernels.memory import Bytes, Ints, Longs
 from tidelog.record.kernels.records import (
     CREATE_NULLS,
     KEY_NULLS,
@@ -40,95 +47,15 @@ from tidelog.record.kernels.records import (
 from tidelog.record.kernels.times import fill_append_times
 from tidelog.types import INT32_MAX, TimestampType
 
-# Limit in bytes for the total size of the unused pages that are kept for reuse: enough for the
-# columns of several Arrow record batches.
-FREE_BYTES_MAX: Final = 64 << 20
-
-# Minimum size of a page in bytes; for smaller memory, an allocation is cheaper than reuse.
-PAGE_BYTES_MIN: Final = 32 << 10
-
-# Number of page sizes from one power of two to the next. Few sizes make reuse likely; with four
-# sizes, a page exceeds the requested size by less than a quarter.
-_STEPS: Final = 4
-
-
-class FreeMemory:
-    """Unused pages by size; thread-safe, because each step is atomic in Python."""
-
-    def __init__(self, bytes_max: int = FREE_BYTES_MAX) -> None:
-        self._by_size: dict[int, list[memoryview]] = {}
-        self._bytes_max = bytes_max
-
-    @property
-    def size_bytes(self) -> int:
-        """Total size of the unused pages in bytes."""
-        return sum(size * len(memories) for size, memories in list(self._by_size.items()))
-
-    def take(self, size: int) -> memoryview:
-        """Return memory of this size: the last freed page of this size, or a new page."""
-        try:
-            return self._by_size[size].pop()
-        except LookupError:
-            return _allocate(size)
-
-    def give(self, memory: memoryview) -> None:
-        """Keep a page for reuse, or release it if the unused pages would exceed `FREE_BYTES_MAX`.
-
-        If several threads call this method at the same time, each of them may exceed the limit by
-        one page.
-        """
-        size = memory.nbytes
-        if 0 < size <= self._bytes_max - self.size_bytes:
-            self._by_size.setdefault(size, []).append(memory)
-
-
-FREE: Final = FreeMemory()
-
-
-class _Page(ctypes.Array[ctypes.c_ubyte]):
-    """A page in use. When this object is deleted, the page's memory is kept for reuse."""
-
-    _type_ = ctypes.c_ubyte
-    _length_ = 0
-    memory = memoryview(b"")
-
-    # `give` is a default argument, because at interpreter exit module globals are deleted before
-    # the last arrays are deleted.
-    def __del__(self, give: Callable[[memoryview], None] = FREE.give) -> None:
-        give(self.memory)
-
-
-@lru_cache(maxsize=256)  # `new_page` uses at most `_STEPS` sizes for each power of two
-def _page_type(size: int) -> type[_Page]:
-    return type("_Page", (_Page,), {"_length_": size})
-
-
-def new_page(size: int) -> memoryview:
-    """Return at least `size` bytes of uninitialized memory.
-
-    Memory of `PAGE_BYTES_MIN` or more is a page. After its release, the page is reused.
-    """
-    if size < PAGE_BYTES_MIN:
-        return _allocate(size)
-    step = (1 << (size - 1).bit_length()) // (2 * _STEPS)
-    memory = FREE.take(-(-size // step) * step)
-    page = _page_type(memory.nbytes).from_buffer(memory)
-    page.memory = memory
-    return memoryview(page)
-
-
-def _allocate(size: int) -> memoryview:
-    return memoryview(pa.allocate_buffer(size))
-
-
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from tidelog.record.kernels.memory import Bytes, Ints, Longs
 
     Numbers = npt.NDArray[np.signedinteger]
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 
-Number = TypeVar("Number", bound=np.generic)
 MISSING: Final = -1
 NO_TYPE: Final = TimestampType.NO_TIMESTAMP_TYPE.value
 TIME: Final = pa.timestamp("ms", "UTC")
@@ -136,21 +63,6 @@ _HEADER_KEY: Final = pa.field("key", pa.string(), nullable=False)
 _HEADER_VALUE: Final = pa.field("value", pa.binary())
 _HEADER: Final = pa.struct([_HEADER_KEY, _HEADER_VALUE])
 HEADERS: Final = pa.list_(_HEADER)
-
-COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
-    "offset": pa.int64(),
-    "timestamp": TIME,
-    "timestampType": pa.int32(),
-    "createTimestamp": TIME,
-    "appendTimestamp": TIME,
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "headers": HEADERS,
-    "producerId": pa.int64(),
-    "producerEpoch": pa.int16(),
-    "sequence": pa.int32(),
-    "leaderEpoch": pa.int32(),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,38 +102,9 @@ class Chunk:
         return np.repeat(values, np.diff(self.rows_end, prepend=0))
 
 
-def new_array(kind: type[Number], size: int) -> "npt.NDArray[Number]":
-    """Return an array of `size` numbers, not initialized; see `new_page`."""
-    return np.frombuffer(new_page(size * np.dtype(kind).itemsize), kind, size)
-
-
-def new_binary(rows: int, capacity: int) -> Binary:
-    """Return an empty binary column with room for `rows` values of `capacity` bytes in total."""
-    ends = new_array(np.int32, rows + 1)
-    ends[0] = 0
-    return Binary(ends, new_array(np.uint8, capacity), _all_valid(rows), NO_INTS)
-
-
-def new_views(rows: int) -> Binary:
-    """Return an empty column for `rows` values that are views of the log's bytes, not copies."""
-    return Binary(NO_INTS, _NO_BYTES, _all_valid(rows), new_array(np.int32, VIEW_WORDS * rows))
-
-
-def _all_valid(rows: int) -> "Bytes":
-    return np.full((rows + 7) >> 3, 0xFF, np.uint8)
-
-
-# Placeholders for columns that aren't requested.
-NO_LONGS: Final[Longs] = np.empty(0, np.int64)
-
-NO_INTS: Final[Ints] = np.empty(0, np.int32)
-_NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
-NO_BINARY: Final = Binary(NO_INTS, _NO_BYTES, _NO_BYTES, NO_INTS)
-
-
 def build(name: str, chunk: Chunk) -> "Column":
     """Return one column of the chunk as an Arrow array of its type in `COLUMN_TYPES`."""
-    return _BUILDERS[name](chunk)
+    return _COLUMNS[name][1](chunk)
 
 
 def _fixed(kind: pa.DataType, numbers: "Numbers", null_count: int) -> "Column":
@@ -383,19 +266,26 @@ def _decode_keys(count: int, column: Binary) -> "Column":
     return keys
 
 
-_BUILDERS: Final[dict[str, Callable[[Chunk], "Column"]]] = {
-    "offset": _offsets,
-    "timestamp": lambda c: _fixed(TIME, c.filled.timestamps[: c.rows], c.progress[TIME_NULLS]),
-    "timestampType": _timestamp_types,
-    "createTimestamp": lambda c: _fixed(TIME, c.filled.creates[: c.rows], c.progress[CREATE_NULLS]),
-    "appendTimestamp": _append_times,
-    "key": lambda c: _bytes(c, c.filled.key, c.progress[KEY_NULLS]),
-    "value": lambda c: _bytes(c, c.filled.value, c.progress[VALUE_NULLS]),
-    "headers": _headers,
-    "producerId": lambda c: _per_batch(pa.int64(), layout.PRODUCER_ID, c),
-    "producerEpoch": lambda c: _per_batch(pa.int16(), layout.PRODUCER_EPOCH, c),
-    "sequence": _sequences,
-    "leaderEpoch": lambda c: _per_batch(pa.int32(), layout.LEADER_EPOCH, c),
+# The columns that can be decoded: the Arrow type of each, and the function that builds it.
+_COLUMNS: Final[dict[str, tuple[pa.DataType, Callable[[Chunk], "Column"]]]] = {
+    "offset": (pa.int64(), _offsets),
+    "timestamp": (
+        TIME,
+        lambda c: _fixed(TIME, c.filled.timestamps[: c.rows], c.progress[TIME_NULLS]),
+    ),
+    "timestampType": (pa.int32(), _timestamp_types),
+    "createTimestamp": (
+        TIME,
+        lambda c: _fixed(TIME, c.filled.creates[: c.rows], c.progress[CREATE_NULLS]),
+    ),
+    "appendTimestamp": (TIME, _append_times),
+    "key": (pa.binary(), lambda c: _bytes(c, c.filled.key, c.progress[KEY_NULLS])),
+    "value": (pa.binary(), lambda c: _bytes(c, c.filled.value, c.progress[VALUE_NULLS])),
+    "headers": (HEADERS, _headers),
+    "producerId": (pa.int64(), lambda c: _per_batch(pa.int64(), layout.PRODUCER_ID, c)),
+    "producerEpoch": (pa.int16(), lambda c: _per_batch(pa.int16(), layout.PRODUCER_EPOCH, c)),
+    "sequence": (pa.int32(), _sequences),
+    "leaderEpoch": (pa.int32(), lambda c: _per_batch(pa.int32(), layout.LEADER_EPOCH, c)),
 }
 
-assert _BUILDERS.keys() == COLUMN_TYPES.keys()
+COLUMN_TYPES: Final = {name: kind for name, (kind, _) in _COLUMNS.items()}

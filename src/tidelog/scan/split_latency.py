@@ -24,8 +24,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.kernels import times as kernels
 from tidelog.record.kernels.layout import FULL
 from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS
+from tidelog.scan.latency_arrays import bucket_counts, distances
 from tidelog.scan.reader import ReadOptions, read
-from tidelog.scan.rows import bucket_counts, distances
 from tidelog.scan.split import ScanStats, Split
 from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
