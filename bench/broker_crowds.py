@@ -15,7 +15,7 @@ from bench.broker_pair import Brokers, at, figure
 from bench.broker_servers import MemoryWatch, Ours, Served, await_served, cpu_s, memory_bytes
 from bench.harness import Case, Work
 from tidelog.protocol.messages import OFFSET_FETCH
-from tidelog.protocol.messages.classic_groups import OffsetFetchRequest, OffsetFetchTopic
+from tidelog.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchTopic
 from tidelog.server.coordinator.java_hash import partition_for
 
 # Number of connections to which the measured memory is scaled.

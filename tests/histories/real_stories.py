@@ -27,15 +27,13 @@ from tests.worlds.kafka.broker import free_port
 from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import CREATE_TOPICS, FETCH, OFFSET_COMMIT, OFFSET_FETCH
-from tidelog.protocol.messages.classic_groups import (
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-    OffsetFetchTopic,
-)
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 

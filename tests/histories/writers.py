@@ -29,12 +29,10 @@ from tidelog.protocol.messages import (
     PRODUCE,
     TXN_OFFSET_COMMIT,
 )
-from tidelog.protocol.messages.classic_groups import (
+from tidelog.protocol.messages.group_offsets import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchTopic,
-)
-from tidelog.protocol.messages.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

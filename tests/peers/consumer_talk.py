@@ -16,7 +16,7 @@ from tidelog.protocol.messages import (
     METADATA,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.classic_groups import (
+from tidelog.protocol.messages.group_offsets import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchTopic,

@@ -33,9 +33,6 @@ from tidelog.protocol.messages.classic_groups import (
     LeaveGroupRequest,
     ListGroupsRequest,
     MemberIdentity,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-    OffsetFetchTopic,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
@@ -43,6 +40,9 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.shared import GroupProtocol

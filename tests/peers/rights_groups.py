@@ -16,9 +16,6 @@ from tidelog.protocol.messages.classic_groups import (
     LeaveGroupRequest,
     ListGroupsRequest,
     MemberIdentity,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-    OffsetFetchTopic,
     SyncGroupRequest,
 )
 from tidelog.protocol.messages.group_offsets import (
@@ -27,6 +24,9 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequestTopic,
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

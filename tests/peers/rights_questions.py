@@ -13,6 +13,7 @@ from tidelog.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
+    DescribeLogDirsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -44,7 +45,6 @@ from tidelog.protocol.messages.list_offsets import (
 )
 from tidelog.protocol.messages.metadata import (
     DescribeClusterRequest,
-    DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
     MetadataRequest,
     MetadataRequestTopic,

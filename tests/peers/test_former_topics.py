@@ -11,15 +11,13 @@ from tests.worlds.kafka.either import kafka_fixture
 from tests.worlds.waiting import until
 
 from tidelog.protocol.messages import METADATA, OFFSET_COMMIT, OFFSET_FETCH
-from tidelog.protocol.messages.classic_groups import (
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-    OffsetFetchTopic,
-)
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.wire import NO_UUID

@@ -44,14 +44,14 @@ from tidelog.protocol.messages.classic_groups import (
     LeaveGroupRequest,
     ListGroupsRequest,
     MemberIdentity,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
     SyncGroupRequest,
 )
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.modern_groups import (

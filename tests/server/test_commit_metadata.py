@@ -6,11 +6,12 @@ from tests.worlds.clients.raw import RawClient
 
 import tidelog
 from tidelog.protocol.messages import OFFSET_COMMIT, OFFSET_FETCH
-from tidelog.protocol.messages.classic_groups import OffsetFetchRequest, OffsetFetchTopic
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.remote.view import Committed
 from tidelog.server.embedded import Broker

@@ -36,8 +36,8 @@ from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     JoinGroupRequest,
     ListGroupsRequest,
-    OffsetFetchRequest,
 )
+from tidelog.protocol.messages.group_offsets import OffsetFetchRequest
 from tidelog.protocol.messages.shared import GroupProtocol
 from tidelog.protocol.messages.transactions import InitProducerIdRequest
 from tidelog.protocol.requests import ReceivedRequest

@@ -19,13 +19,13 @@ from tidelog.protocol.messages import (
     METADATA,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.classic_groups import (
-    DescribeGroupsRequest,
+from tidelog.protocol.messages.classic_groups import DescribeGroupsRequest
+from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from tidelog.protocol.messages.group_offsets import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchTopic,
 )
-from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tidelog.record.builder import build_batch

@@ -12,7 +12,7 @@ from tests.worlds.waiting import Patience
 import tidelog
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import OFFSET_FETCH
-from tidelog.protocol.messages.classic_groups import OffsetFetchRequest, OffsetFetchTopic
+from tidelog.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchTopic
 from tidelog.record.builder import build_batch
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.types import NewRecord

@@ -27,18 +27,14 @@ from tidelog.protocol.messages import (
     OFFSET_FETCH,
     AnyApi,
 )
-from tidelog.protocol.messages.classic_groups import (
-    DescribeGroupsRequest,
-    ListGroupsRequest,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-)
+from tidelog.protocol.messages.classic_groups import DescribeGroupsRequest, ListGroupsRequest
 from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
     QuotaAlteration,
     QuotaOperation,
 )
+from tidelog.protocol.messages.group_offsets import OffsetFetchGroup, OffsetFetchRequest
 from tidelog.protocol.messages.security import (
     AclCreation,
     AlterUserScramCredentialsRequest,

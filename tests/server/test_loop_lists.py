@@ -22,9 +22,8 @@ from tidelog.protocol.messages import (
     OFFSET_FETCH,
     SHARE_ACKNOWLEDGE,
 )
-from tidelog.protocol.messages.classic_groups import (
-    DescribeGroupsRequest,
-    FindCoordinatorRequest,
+from tidelog.protocol.messages.classic_groups import DescribeGroupsRequest, FindCoordinatorRequest
+from tidelog.protocol.messages.group_offsets import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchTopic,

@@ -23,12 +23,7 @@ from tidelog.protocol.messages import (
     OFFSET_COMMIT,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.classic_groups import (
-    FindCoordinatorRequest,
-    ListGroupsRequest,
-    OffsetFetchRequest,
-    OffsetFetchTopic,
-)
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest, ListGroupsRequest
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -39,6 +34,8 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 
 TOPIC = "t"

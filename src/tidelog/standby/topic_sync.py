@@ -26,9 +26,8 @@ from tidelog.errors import (
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages import FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
-from tidelog.protocol.messages.classic_groups import (
-    FindCoordinatorRequest,
-    ListGroupsRequest,
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest, ListGroupsRequest
+from tidelog.protocol.messages.group_offsets import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,

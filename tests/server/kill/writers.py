@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, cast
 from tests.worlds.clients.raw import RawClient, Refused, produce_request
 
 from tidelog.protocol.messages import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
-from tidelog.protocol.messages.classic_groups import (
-    FindCoordinatorRequest,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-    OffsetFetchTopic,
-)
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.record.builder import build_batch
 from tidelog.types import Codec, NewRecord

@@ -25,15 +25,13 @@ from tidelog.protocol.messages import (
     OFFSET_COMMIT,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.classic_groups import (
-    FindCoordinatorRequest,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-)
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
 )
 from tidelog.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,

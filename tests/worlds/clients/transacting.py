@@ -18,13 +18,11 @@ from tidelog.protocol.messages import (
     PRODUCE,
     TXN_OFFSET_COMMIT,
 )
-from tidelog.protocol.messages.classic_groups import (
-    FindCoordinatorRequest,
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
+from tidelog.protocol.messages.group_offsets import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchTopic,
-)
-from tidelog.protocol.messages.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -14,7 +14,7 @@ from tests.faults import SeededEnv, seeded_env
 from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
 from tidelog.errors import UnknownTopic
 from tidelog.protocol.framing import Frames
-from tidelog.protocol.messages import BY_KEY
+from tidelog.protocol.messages import BY_KEY, group_offsets
 from tidelog.protocol.messages import classic_groups as gr
 from tidelog.protocol.messages import configs as cf
 from tidelog.protocol.messages import fetch as fe
@@ -315,18 +315,18 @@ class FakeLeader:
         )
 
     def _offset_fetch(self, request: ReceivedRequest) -> "DataclassInstance":
-        asked = cast("gr.OffsetFetchRequest", request.message)
+        asked = cast("group_offsets.OffsetFetchRequest", request.message)
         name = asked.groups[0].group_id if request.version >= 8 else asked.group_id
         if self.moved_to not in (None, self.node):
-            refused = gr.OffsetFetchGroupResponse(group_id=name, error_code=16)
-            return gr.OffsetFetchResponse(error_code=16, groups=[refused])
+            refused = group_offsets.OffsetFetchGroupResponse(group_id=name, error_code=16)
+            return group_offsets.OffsetFetchResponse(error_code=16, groups=[refused])
         if request.version < 8:
-            return gr.OffsetFetchResponse(
+            return group_offsets.OffsetFetchResponse(
                 topics=[
-                    gr.OffsetFetchTopicResponse(
+                    group_offsets.OffsetFetchTopicResponse(
                         name=commit.topic,
                         partitions=[
-                            gr.OffsetFetchPartitionResponse(
+                            group_offsets.OffsetFetchPartitionResponse(
                                 partition_index=commit.partition, committed_offset=commit.offset
                             )
                         ],
@@ -338,18 +338,18 @@ class FakeLeader:
         for commit in self.groups[name]:
             topic_id = self.directory.topic(commit.topic).topic_id
             assert topic_id is not None
-            partition = gr.OffsetFetchPartitionResponse(
+            partition = group_offsets.OffsetFetchPartitionResponse(
                 partition_index=commit.partition,
                 committed_offset=commit.offset,
                 metadata=commit.metadata,
             )
             topics.append(
-                gr.OffsetFetchTopicResponse(
+                group_offsets.OffsetFetchTopicResponse(
                     name=commit.topic, topic_id=topic_id, partitions=[partition]
                 )
             )
-        return gr.OffsetFetchResponse(
-            groups=[gr.OffsetFetchGroupResponse(group_id=name, topics=topics)]
+        return group_offsets.OffsetFetchResponse(
+            groups=[group_offsets.OffsetFetchGroupResponse(group_id=name, topics=topics)]
         )
 
 

@@ -92,8 +92,8 @@ DESCRIBE_CLUSTER: Final[Api[metadata.DescribeClusterRequest, metadata.DescribeCl
 DESCRIBE_TOPIC_PARTITIONS: Final[
     Api[metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse]
 ] = Api("DescribeTopicPartitions", 75, 0, 0, 0, "metadata", 0)
-DESCRIBE_LOG_DIRS: Final[Api[metadata.DescribeLogDirsRequest, metadata.DescribeLogDirsResponse]] = (
-    Api("DescribeLogDirs", 35, 1, 5, 2, "metadata", 1)
+DESCRIBE_LOG_DIRS: Final[Api[cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse]] = (
+    Api("DescribeLogDirs", 35, 1, 5, 2, "cluster", 1)
 )
 ALTER_REPLICA_LOG_DIRS: Final[
     Api[cluster.AlterReplicaLogDirsRequest, cluster.AlterReplicaLogDirsResponse]
@@ -194,8 +194,8 @@ DELETE_SHARE_GROUP_OFFSETS: Final[
 OFFSET_COMMIT: Final[Api[group_offsets.OffsetCommitRequest, group_offsets.OffsetCommitResponse]] = (
     Api("OffsetCommit", 8, 2, 10, 8, "group_offsets", 2)
 )
-OFFSET_FETCH: Final[Api[classic_groups.OffsetFetchRequest, classic_groups.OffsetFetchResponse]] = (
-    Api("OffsetFetch", 9, 1, 10, 6, "classic_groups", 1)
+OFFSET_FETCH: Final[Api[group_offsets.OffsetFetchRequest, group_offsets.OffsetFetchResponse]] = Api(
+    "OffsetFetch", 9, 1, 10, 6, "group_offsets", 1
 )
 OFFSET_DELETE: Final[Api[group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse]] = (
     Api("OffsetDelete", 47, 0, 0, NEVER_FLEXIBLE, "group_offsets", 0)

@@ -1,7 +1,7 @@
 """Controllers, features, leaders and replicas: DescribeQuorum, UpdateFeatures, ElectLeaders, ...
 
-Source: Kafka's protocol guide, APIs 34, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-113, KIP-183,
-KIP-455, KIP-460, KIP-584, KIP-595, KIP-836, KIP-853.
+Source: Kafka's protocol guide, APIs 34, 35, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-113, KIP-183,
+KIP-455, KIP-460, KIP-584, KIP-595, KIP-827, KIP-836, KIP-853.
 """
 
 from uuid import UUID
@@ -335,3 +335,48 @@ class AlterReplicaLogDirsResponse(ThrottledResponse):
     results: list[AlterReplicaLogDirTopicResult] = wire(
         array(struct(AlterReplicaLogDirTopicResult))
     )
+
+
+@message
+class DescribeLogDirsRequest:
+    """Request for the partitions in each log directory; null `topics` mean all topics."""
+
+    topics: list[TopicPartitions] | None = wire(nullable_array(struct(TopicPartitions)))
+
+
+@message
+class DescribeLogDirsPartition:
+    """Partition in the response: size of its log in bytes, and lag of its log in offsets."""
+
+    partition_index: int = wire(INT32)
+    partition_size: int = wire(INT64)
+    offset_lag: int = wire(INT64)
+    is_future_key: bool = wire(BOOLEAN)
+
+
+@message
+class DescribeLogDirsTopic:
+    """Topic in the response, with its partitions."""
+
+    name: str = wire(STRING)
+    partitions: list[DescribeLogDirsPartition] = wire(array(struct(DescribeLogDirsPartition)))
+
+
+@message
+class DescribeLogDirsResult:
+    """Log directory with its partitions. Sizes are in bytes; a size of -1 is unknown."""
+
+    error_code: int = wire(INT16)
+    log_dir: str = wire(STRING)
+    topics: list[DescribeLogDirsTopic] = wire(array(struct(DescribeLogDirsTopic)))
+    total_bytes: int = wire(INT64, since=4, default=-1)
+    usable_bytes: int = wire(INT64, since=4, default=-1)
+    is_cordoned: bool = wire(BOOLEAN, since=5)
+
+
+@message
+class DescribeLogDirsResponse(ThrottledResponse):
+    """Response with the log directories."""
+
+    error_code: int = wire(INT16, since=3)
+    results: list[DescribeLogDirsResult] = wire(array(struct(DescribeLogDirsResult)))

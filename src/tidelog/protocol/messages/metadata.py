@@ -1,7 +1,7 @@
-"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions and DescribeLogDirs.
+"""ApiVersions, Metadata, DescribeCluster and DescribeTopicPartitions.
 
-Source: Kafka's protocol guide, APIs 3, 18, 35, 60 and 75; KIP-113, KIP-511, KIP-516 (topic ids),
-KIP-700, KIP-827, KIP-966.
+Source: Kafka's protocol guide, APIs 3, 18, 60 and 75; KIP-511, KIP-516 (topic ids), KIP-700,
+KIP-966.
 """
 
 from uuid import UUID
@@ -10,7 +10,6 @@ from tidelog.protocol.messages.shared import (
     ErrorResponse,
     ThrottledResponse,
     TopicName,
-    TopicPartitions,
 )
 from tidelog.protocol.schema import (
     BOOLEAN,
@@ -238,48 +237,3 @@ class DescribeTopicPartitionsResponse(ThrottledResponse):
 
     topics: list[DescribedTopic] = wire(array(struct(DescribedTopic)))
     next_cursor: Cursor | None = wire(nullable_struct(Cursor))
-
-
-@message
-class DescribeLogDirsRequest:
-    """Request for the partitions in each log directory; null `topics` mean all topics."""
-
-    topics: list[TopicPartitions] | None = wire(nullable_array(struct(TopicPartitions)))
-
-
-@message
-class DescribeLogDirsPartition:
-    """Partition in the response: size of its log in bytes, and lag of its log in offsets."""
-
-    partition_index: int = wire(INT32)
-    partition_size: int = wire(INT64)
-    offset_lag: int = wire(INT64)
-    is_future_key: bool = wire(BOOLEAN)
-
-
-@message
-class DescribeLogDirsTopic:
-    """Topic in the response, with its partitions."""
-
-    name: str = wire(STRING)
-    partitions: list[DescribeLogDirsPartition] = wire(array(struct(DescribeLogDirsPartition)))
-
-
-@message
-class DescribeLogDirsResult:
-    """Log directory with its partitions. Sizes are in bytes; a size of -1 is unknown."""
-
-    error_code: int = wire(INT16)
-    log_dir: str = wire(STRING)
-    topics: list[DescribeLogDirsTopic] = wire(array(struct(DescribeLogDirsTopic)))
-    total_bytes: int = wire(INT64, since=4, default=-1)
-    usable_bytes: int = wire(INT64, since=4, default=-1)
-    is_cordoned: bool = wire(BOOLEAN, since=5)
-
-
-@message
-class DescribeLogDirsResponse(ThrottledResponse):
-    """Response with the log directories."""
-
-    error_code: int = wire(INT16, since=3)
-    results: list[DescribeLogDirsResult] = wire(array(struct(DescribeLogDirsResult)))

@@ -27,6 +27,11 @@ from tidelog.protocol.messages.cluster import (
     AlterReplicaLogDirTopicResult,
     DescribedQuorumPartition,
     DescribedQuorumTopic,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     ElectionPartitionResult,
@@ -49,13 +54,6 @@ from tidelog.protocol.messages.cluster import (
     UpdatedFeature,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
-)
-from tidelog.protocol.messages.metadata import (
-    DescribeLogDirsPartition,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-    DescribeLogDirsTopic,
 )
 from tidelog.protocol.messages.shared import PartitionCode, PartitionError
 from tidelog.protocol.wire import NO_UUID

@@ -11,15 +11,6 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
-from tidelog.protocol.messages.classic_groups import (
-    OffsetFetchGroup,
-    OffsetFetchGroupResponse,
-    OffsetFetchPartitionResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchTopic,
-    OffsetFetchTopicResponse,
-)
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -27,6 +18,13 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
+    OffsetFetchGroup,
+    OffsetFetchGroupResponse,
+    OffsetFetchPartitionResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopic,
+    OffsetFetchTopicResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,

@@ -49,15 +49,14 @@ class Row(NamedTuple):
     """One served API.
 
     Attributes:
-        api: The API. Its handler is the function with the API's name in snake case.
+        api: The API. Its handler is the function with the API's name in snake case, in the module
+            with the same name as the module that declares the API's messages.
         legacy_first: Lowest version served with `tidelog.legacy.clients`; None if it is the API's
             first version.
         announced_first: Lowest version announced; None if it is the lowest version served.
         guard: Guard of the API. `OWN` means the function in the handler's module whose name is
             `guard_` followed by the handler's name. If the guard is None, clients need all rights
             on the cluster, unless the API is in `OPEN_TO_ALL`.
-        module: Name of the handler's module in this package. Empty if this module has the same name
-            as the module that declares the API's messages.
         rows: Name of the API's `RowFunctions` (functions for repeated requests) in the handler's
             module; empty if the API has none.
         parts: Pairs `LIST=LIST`: a list in the request and the matching list in the response, each
@@ -70,7 +69,6 @@ class Row(NamedTuple):
 
     api: "AnyApi"
     guard: "Literal['own'] | AnyGuard | None" = None
-    module: str = ""
     rows: str = ""
     legacy_first: int | None = None
     announced_first: int | None = None
@@ -94,7 +92,7 @@ class Row(NamedTuple):
     @property
     def module_path(self) -> str:
         """Full name of the handler's module."""
-        return f"tidelog.server.api.{self.module or self.api.module}"
+        return f"tidelog.server.api.{self.api.module}"
 
     def first_for(self, *, legacy: bool) -> int:
         """Return the lowest version served."""
@@ -140,7 +138,6 @@ ROWS: Final = (
     Row(
         api.OFFSET_FETCH,
         OWN,
-        module="group_offsets",
         parts=(
             "groups/topics/partition_indexes=groups/topics/partitions",
             "topics/partition_indexes=topics/partitions",
@@ -186,7 +183,7 @@ ROWS: Final = (
     Row(api.DESCRIBE_CONFIGS, OWN, parts=("resources=results",)),
     Row(api.ALTER_CONFIGS, OWN, parts=("resources=responses",)),
     Row(api.ALTER_REPLICA_LOG_DIRS, OWN, at_once=5000),
-    Row(api.DESCRIBE_LOG_DIRS, needs_cluster(Operation.DESCRIBE), module="cluster", at_once=5000),
+    Row(api.DESCRIBE_LOG_DIRS, needs_cluster(Operation.DESCRIBE), at_once=5000),
     Row(api.SASL_AUTHENTICATE),
     Row(api.CREATE_PARTITIONS, OWN, parts=("topics=results",)),
     Row(api.INIT_PRODUCER_ID, OWN),

@@ -22,7 +22,7 @@ from tidelog.env import Env
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import Closed
 from tidelog.protocol.messages import OFFSET_FETCH
-from tidelog.protocol.messages.classic_groups import (
+from tidelog.protocol.messages.group_offsets import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,

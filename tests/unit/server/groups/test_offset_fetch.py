@@ -10,7 +10,7 @@ from tests.unit.server.loops import on_a_loop
 
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import OFFSET_FETCH
-from tidelog.protocol.messages.classic_groups import (
+from tidelog.protocol.messages.group_offsets import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
