@@ -17,8 +17,8 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
 from tidelog.server.api.node import ClientInfo
 from tidelog.server.broker import open_node
+from tidelog.server.partitions.file_pieces import FilePiece
 from tidelog.server.partitions.partition import Partition
-from tidelog.server.partitions.segment_reads import FilePiece
 from tidelog.types import Buffer, NewRecord
 
 TOPICS = ("t", "another")

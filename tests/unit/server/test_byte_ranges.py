@@ -10,9 +10,8 @@ from tests.worlds.directories.logs import new_log
 
 from tidelog.env import File
 from tidelog.errors import CorruptBatch
+from tidelog.server.partitions.file_pieces import PIECE_MIN_BYTES, FilePiece
 from tidelog.server.partitions.segment_reads import (
-    PIECE_MIN_BYTES,
-    FilePiece,
     Limits,
     ReadEnds,
     SegmentBytes,

@@ -24,7 +24,7 @@ from tidelog.server.net.send_queue import (
     Piece,
     SendQueue,
 )
-from tidelog.server.partitions.segment_reads import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
+from tidelog.server.partitions.file_pieces import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
 from tidelog.server.runtime.threads import Work
 from tidelog.types import Buffer
 

@@ -12,7 +12,7 @@ from tests.unit.server.steps import steps
 from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.record.builder import build_batch
 from tidelog.server.api.node import ClientInfo
-from tidelog.server.partitions.segment_reads import PIECE_MIN_BYTES
+from tidelog.server.partitions.file_pieces import PIECE_MIN_BYTES
 from tidelog.server.security.authorizer import Acl
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.types import NewRecord

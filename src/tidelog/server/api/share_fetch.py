@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tidelog.server.api.node import ClientInfo, Node
-    from tidelog.server.partitions.segment_reads import FilePiece
+    from tidelog.server.partitions.file_pieces import FilePiece
     from tidelog.server.shares.open_partition import OpenSharePartition
     from tidelog.server.shares.share_partitions import SharePartitions
 

@@ -1,4 +1,4 @@
-"""Bytes and file regions that a connection sends.
+"""Sends a connection's bytes and file regions: by sendfile, through a thread, or by the transport.
 
 Bytes are sent by the socket itself, not by the transport. The event loop reports when the socket
 accepts more. Regions in the page cache are sent by sendfile without a copy. A thread reads other
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, TypeAlias, cast
 
 from tidelog.errors import StorageFailure
-from tidelog.server.partitions.segment_reads import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
+from tidelog.server.partitions.file_pieces import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
 from tidelog.server.runtime.threads import Work
 from tidelog.types import Buffer
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tidelog.server.partitions.fetch_sessions import CachedPartition
-    from tidelog.server.partitions.segment_reads import FilePiece
+    from tidelog.server.partitions.file_pieces import FilePiece
     from tidelog.server.runtime.reply import Watcher
     from tidelog.storage.segment.segment import Segment
 

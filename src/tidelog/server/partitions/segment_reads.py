@@ -8,10 +8,8 @@ end is found by the index and by reading the headers of a few batches.
 would wait for a disk or a store raises `ColdRead`. After a `ColdRead`, a thread repeats the read
 with a source that may block.
 
-`FilePiece` is a part of a response that is still in a file. Its bytes are read, or sent by the
-operating system, only when the client accepts bytes, so a response of any size takes almost no
-memory. A `FilePiece` keeps its file open, so that the bytes stay the same even if the segment is
-rolled, deleted or replaced meanwhile.
+A long range is returned as a `FilePiece` (`file_pieces`), whose bytes stay in the file until the
+client accepts them.
 
 Invariants: offsets must increase along the log (`record.offset_order`). A read checks only the
 batches whose headers it needs anyway: the first batch and its neighbors, the batches at the end of
@@ -19,7 +17,7 @@ the range, and, once, the last batches of a finished segment. A batch with wrong
 middle of the range is sent unchanged. If records were lost in a gap after a finished segment
 (`storage.segment.gaps`), the read fails instead of skipping the gap.
 
-Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
+Source: Kafka 4.x UnifiedLog.read, LogSegment.read.
 """
 
 from bisect import bisect_right
@@ -27,14 +25,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from struct import Struct
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 from weakref import ref
 
 from tidelog.env import File, local_file
-from tidelog.errors import CorruptBatch, DamagedLog, StorageFailure
+from tidelog.errors import CorruptBatch, DamagedLog
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.header import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC_2
 from tidelog.record.offset_order import in_order, segment_limit
+from tidelog.server.partitions.file_pieces import PIECE_MIN_BYTES, FilePiece
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.open_files import FileHandle, FilePool
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
@@ -44,99 +43,6 @@ from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import ColdRead, LastBatches, Segment, open_log
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, Buffer
-
-# Distance in bytes between the pages of a file that are looked up in the page cache (probed) before
-# the file is sent. After a page was missing, the distance is `PROBE_BYTES`, the operating system's
-# read-ahead. Otherwise it is `PROBE_RARELY_BYTES`, the size of one sendfile call, so that each call
-# probes only its first and last page.
-PROBE_BYTES: Final = 256 << 10
-
-PROBE_RARELY_BYTES: Final = 1 << 20
-_NOT_PROBED: Final = -1
-
-# Minimum size of a `FilePiece`, in bytes. Smaller ranges are read into memory at once. The minimum
-# size must not be less than the size up to which writers join buffers.
-PIECE_MIN_BYTES: Final = 16 << 10
-
-
-@final
-class FilePiece:
-    """Bytes [position, position + size_bytes) of a file, to read or send in order, in parts."""
-
-    __slots__ = ("_cached_end", "_local", "file", "path", "position", "size_bytes")
-
-    def __init__(
-        self, file: File, path: str, position: int, size: int, *, is_begun: bool = False
-    ) -> None:
-        """Create a piece of an open file. `path` is for errors.
-
-        `is_begun` is true if the first bytes of the piece were just read from memory.
-        """
-        self.file = file
-        self.path = path
-        self.position = position
-        self.size_bytes = size
-        self._local = local_file(file)
-        # Position up to which bytes were found in memory.
-        self._cached_end = position + 1 if is_begun else _NOT_PROBED
-
-    def __len__(self) -> int:
-        return self.size_bytes
-
-    def skip(self, size: int) -> None:
-        """Remove the first `size` bytes from the piece after they were sent."""
-        self.position += size
-        self.size_bytes -= size
-
-    def is_cached(self, size: int, probe_bytes: int = PROBE_BYTES) -> bool:
-        """Whether the first `size` bytes can be read without waiting for a disk.
-
-        Bytes that were found in memory once are not probed again. Of the other bytes, only the
-        first page, the last page and one page in each `probe_bytes` are probed.
-        """
-        local = self._local
-        if local is None:
-            return False
-        end = self.position + size
-        if self._cached_end < end:
-            if not local.is_cached(self._probes(end, probe_bytes)):
-                return False
-            self._cached_end = end
-        return True
-
-    def _probes(self, end: int, probe_bytes: int) -> list[int]:
-        """Return the positions to probe, below `end` and after the part already found in memory."""
-        start = max(self._cached_end, self.position)
-        positions = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
-        if self._cached_end == _NOT_PROBED:  # else the bytes before `start` are cached
-            positions.insert(0, start)
-        return positions
-
-    def send(self, socket: int, size: int) -> int:
-        """Let the operating system send up to `size` bytes; return how many the socket accepted.
-
-        Raises:
-            BlockingIOError: The socket accepts nothing now.
-            OSError: The connection or the disk failed.
-            StorageFailure: The file is shorter than it was.
-        """
-        assert self._local is not None
-        sent = self._local.send(socket, size, self.position)
-        if not sent:
-            raise StorageFailure(self.path, "read", f"file ends before byte {self.position + size}")
-        return sent
-
-    def read(self, size: int) -> bytes:
-        """Return the first `size` bytes.
-
-        Raises:
-            OSError: The disk failed.
-            StorageFailure: The file is shorter than it was.
-        """
-        data = self.file.pread(size, self.position)
-        if len(data) < size:
-            raise StorageFailure(self.path, "read", f"file ends before byte {self.position + size}")
-        return data
 
 
 class SegmentBytes:

@@ -31,7 +31,7 @@ from tidelog.types import Buffer, IsolationLevel
 
 if TYPE_CHECKING:
     from tidelog.protocol.messages.fetch import AbortedTransaction
-    from tidelog.server.partitions.segment_reads import FilePiece
+    from tidelog.server.partitions.file_pieces import FilePiece
     from tidelog.storage.segment.segment import Segment
 
 
