@@ -10,6 +10,11 @@ name takes precedence over its synonyms, and a finer unit takes precedence over 
 in Kafka. A topic's mapping takes precedence over the broker's mapping. A `ConfigNote` reports each
 value that was renamed, converted or dropped.
 
+CONTRIBUTING.md ("A setting") lists what a new setting needs. Three modules decide by name: whether
+a mirror copies the setting (`jobs/mirror/places.py`), whether a standby must know it because it
+deletes records (`standby/topic_sync.py`), and whether a job checks it before it writes to a topic
+(`jobs/target_check.py`).
+
 Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
 """
 

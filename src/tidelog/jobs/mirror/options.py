@@ -1,4 +1,10 @@
-"""Options of `mirror`, and the description of a finished batch."""
+"""Options of `mirror`, and the description of a finished batch.
+
+A field of `MirrorOptions` declares an option for the function, the command and docs/jobs.md. A new
+option may also need a place in `order=` of `cli/jobs/mirror.py` (its position in the help), in
+`MirrorPlan.question` of `plan.py` (a restart must have the same value), and in `plain` of `run.py`
+(the value can't be sent to another process). See CONTRIBUTING.md ("A job").
+"""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -4,6 +4,9 @@ To add an API, declare its request and response in a module here and add one row
 compare every declaration with Kafka's own, field by field. A row adds little time to the start of a
 process, because the module with the declarations is imported only when the classes of the `Api` are
 first needed.
+
+A new version changes the API's row here and its declaration; CONTRIBUTING.md ("A version of an
+API") lists what else it needs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch: offsets by time, log start and end, ends of leader epochs.
 
+CONTRIBUTING.md ("A version of an API") lists the other places to change for a new version.
+
 Source: Kafka's protocol guide, APIs 2 and 23; KIP-79, KIP-101, KIP-320.
 """
 
