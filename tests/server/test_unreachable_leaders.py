@@ -20,9 +20,9 @@ from tidelog.errors import ClusterFailure
 from tidelog.jobs.audit.plan import ReadScope, Side, plan_side
 from tidelog.jobs.mirror.places import find_targets, read_sources
 from tidelog.jobs.mirror.plan import MirrorPlan, MirrorSource
+from tidelog.jobs.place_topics import read_topic
 from tidelog.jobs.source_ranges import Question as ReplayQuestion
 from tidelog.jobs.source_ranges import find
-from tidelog.jobs.target_check import read_topic
 from tidelog.protocol.messages.metadata import MetadataResponse
 from tidelog.protocol.requests import ReceivedRequest
 from tidelog.remote.remote_directory import RemoteDirectory

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import Spans, joined, thinned, total
-from tidelog.jobs.target_check import Between, ExpectedWrite, config_of_broker, open_cluster
+from tidelog.jobs.place_topics import config_of_broker, open_cluster
+from tidelog.jobs.target_check import Between, ExpectedWrite
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.time_lookup import first_at_or_after, searched_by_append
 from tidelog.remote.view import ClusterView, Count, Watermarks

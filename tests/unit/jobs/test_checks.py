@@ -4,6 +4,7 @@ import pytest
 
 from tidelog.config import TopicConfig
 from tidelog.jobs.bootstrap.columns import TableFacts
+from tidelog.jobs.place_topics import config_of_broker
 from tidelog.jobs.target_check import (
     Between,
     Effect,
@@ -12,7 +13,6 @@ from tidelog.jobs.target_check import (
     Target,
     TargetLoses,
     check,
-    config_of_broker,
     count_text,
     ensure,
     lines,

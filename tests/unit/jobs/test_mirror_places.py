@@ -21,7 +21,8 @@ from tidelog.jobs.mirror.places import (
 )
 from tidelog.jobs.mirror.plan import MirrorPlan, plan_mirror
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
-from tidelog.jobs.target_check import Effect, TargetLoses, read_topic
+from tidelog.jobs.place_topics import read_topic
+from tidelog.jobs.target_check import Effect, TargetLoses
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 

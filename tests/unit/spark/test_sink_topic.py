@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 import tidelog
 from tidelog.env import os_env
 from tidelog.errors import ConfigError, DirectoryLocked, InvalidRequest, InvalidTopic
-from tidelog.jobs.target_check import NewTarget, drop_empty_topic, find_or_plan, new_target
+from tidelog.jobs.place_topics import NewTarget, drop_empty_topic, find_or_plan, new_target
 from tidelog.spark.places import Place
 from tidelog.spark.sink import make_stream_writer, make_writer
 

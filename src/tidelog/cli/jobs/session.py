@@ -562,7 +562,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
         ClusterFailure, NotAuthorized: A cluster can't be reached, or refuses a request.
         MissingDependency: A package for the cluster or the object store is not installed.
     """
-    from tidelog.jobs.target_check import partition_counts
+    from tidelog.jobs.place_topics import partition_counts
     from tidelog.storage.directory.topic_registry import unknown_topic
 
     for file in files:

@@ -30,7 +30,7 @@ from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
 from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.state import Mark, Run, encode_run
 from tidelog.jobs.options import point_ms, takes_options
-from tidelog.jobs.target_check import config_of_broker, open_cluster, partition_counts
+from tidelog.jobs.place_topics import config_of_broker, open_cluster, partition_counts
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan, with_directory

@@ -33,16 +33,8 @@ from tidelog.jobs.bootstrap.columns import (
 )
 from tidelog.jobs.bootstrap.options import BootstrapOptions, Order
 from tidelog.jobs.options import check_sink_options, takes_options
-from tidelog.jobs.target_check import (
-    ExpectedWrite,
-    Finding,
-    ensure_keeps,
-    find_or_plan,
-    make_target,
-    new_target,
-    rollback_of_topics,
-    thresholds,
-)
+from tidelog.jobs.place_topics import find_or_plan, make_target, new_target, rollback_of_topics
+from tidelog.jobs.target_check import ExpectedWrite, Finding, ensure_keeps, thresholds
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.parts import NOBODY, Listener
 from tidelog.spark.places import Place, as_place

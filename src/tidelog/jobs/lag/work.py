@@ -81,7 +81,7 @@ def check_groups(
         with Directory.open(place.address, env=env) as directory:
             _check_groups(place, groups, _stored_positions(directory, env, place, groups, NOBODY))
         return
-    from tidelog.jobs.target_check import open_cluster
+    from tidelog.jobs.place_topics import open_cluster
 
     with open_cluster(place) as cluster:
         for name in groups or ():

@@ -42,7 +42,7 @@ from tidelog.jobs.latency.tables import (
     watermark_rows,
 )
 from tidelog.jobs.options import point_ms, takes_options
-from tidelog.jobs.target_check import open_cluster
+from tidelog.jobs.place_topics import open_cluster
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.time_lookup import LOOKUP_CLOCK as LOOKUPS
 from tidelog.remote.time_lookup import SETTING as STAMPS

@@ -39,16 +39,9 @@ from tidelog.jobs.offset_map import (
     SourcePartition,
     SourceTopic,
 )
-from tidelog.jobs.source_ranges import Question, find
-from tidelog.jobs.target_check import (
-    ExpectedWrite,
-    Finding,
-    Target,
+from tidelog.jobs.place_topics import (
     TopicFacts,
-    check,
     config_of_broker,
-    ensure,
-    lines,
     make_topic,
     open_cluster,
     open_directory,
@@ -57,6 +50,8 @@ from tidelog.jobs.target_check import (
     read_topic,
     rollback_of_topics,
 )
+from tidelog.jobs.source_ranges import Question, find
+from tidelog.jobs.target_check import ExpectedWrite, Finding, Target, check, ensure, lines
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place
 from tidelog.storage.directory.topic_registry import NewTopic, check_new

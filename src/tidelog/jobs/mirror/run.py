@@ -62,8 +62,9 @@ from tidelog.jobs.mirror.plan import (
 from tidelog.jobs.mirror.work import ORIGIN, RECORD, TARGET_PARTITION
 from tidelog.jobs.offset_map import OffsetMap, Partitioning, read_map, write_map
 from tidelog.jobs.options import takes_options
+from tidelog.jobs.place_topics import TopicFacts
 from tidelog.jobs.progress_file import locked
-from tidelog.jobs.target_check import Finding, TopicFacts
+from tidelog.jobs.target_check import Finding
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.session import check_shared_places, is_connect
 from tidelog.types import TimestampType

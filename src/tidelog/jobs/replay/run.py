@@ -44,6 +44,13 @@ from tidelog.jobs.chunks import (
     wait_seconds,
 )
 from tidelog.jobs.options import check_sink_options, point_ms, takes_options
+from tidelog.jobs.place_topics import (
+    describe,
+    find_or_plan,
+    make_target,
+    new_target,
+    rollback_of_topics,
+)
 from tidelog.jobs.progress_file import ProgressFile, locked
 from tidelog.jobs.replay.options import ReplayOptions, ReplayPartitions
 from tidelog.jobs.replay.targets import (
@@ -59,16 +66,7 @@ from tidelog.jobs.replay.targets import (
     parse_target,
 )
 from tidelog.jobs.source_ranges import Question, Times, find, load_left
-from tidelog.jobs.target_check import (
-    ExpectedWrite,
-    Finding,
-    describe,
-    ensure_keeps,
-    find_or_plan,
-    make_target,
-    new_target,
-    rollback_of_topics,
-)
+from tidelog.jobs.target_check import ExpectedWrite, Finding, ensure_keeps
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.parts import NOBODY, Listener
 from tidelog.spark.places import Place
