@@ -53,6 +53,17 @@ class Inexact(StrEnum):
     MARK = "mark"
 
 
+class KeyOrder(StrEnum):
+    """Order of keys: the largest sum of bytes first, or the largest number of records first."""
+
+    BYTES = "bytes"
+    RECORDS = "records"
+
+
+# Default number of keys or records that `Scan.counts_by_key` and `Scan.repeated` return.
+KEYS_SHOWN: Final = 10
+
+
 # Maps a parameter name to the enum of its choices. A name has the same enum in every signature.
 CHOICES: Final[Mapping[str, type[Enum]]] = {
     "clock": ClockName,

@@ -7,16 +7,16 @@ pyarrow and numba.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, tzinfo
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.amounts import bytes_text, plural
-from tidelog.arguments import choice
+from tidelog.arguments import KEYS_SHOWN, KeyOrder, choice
 from tidelog.display import LINES_SHOWN, RECORDS_SHOWN, records_html, rest_text, settings_text
-from tidelog.errors import MissingDependency, TidelogError
+from tidelog.errors import InvalidRequest, MissingDependency, TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.report import html_table
 from tidelog.scan import Count, RequestedRange, ScanPlan, ScanStats
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.scan.count_by_time import CountsByTime
+    from tidelog.scan.key_counts import KeyCounts, Records, RepeatedRecords
+
+    _Counts = TypeVar("_Counts", KeyCounts, RepeatedRecords)
 
 # A directory's text includes the size of its logs if the directory has at most this number of
 # partitions.
@@ -303,6 +306,79 @@ class Scan(ArrowSource):
             without_time=None if untimed is None else untimed + null_times,
             is_least=planned.has_skipped,
         )
+
+    def counts_by_key(
+        self, *, limit: int = KEYS_SHOWN, order_by: str = KeyOrder.BYTES
+    ) -> "KeyCounts":
+        """Return the keys with most bytes or records, and the sums of all keys.
+
+        All records in the range are read. If they have more than 2,097,152 keys, they are read
+        several times, so that at most some 500 MB of memory are needed.
+
+        Args:
+            limit: Maximum number of keys in the result.
+            order_by: `bytes` or `records`.
+
+        Raises:
+            InvalidRequest: The scan has several topics, or an argument is invalid.
+            OffsetsGone: Records were compacted or deleted meanwhile. Also the errors of `to_arrow`.
+        """
+        needs_arrow()
+        from tidelog.scan.key_counts import count_keys
+
+        order = choice(KeyOrder, order_by, "order_by")
+        return self._counted(
+            ("key", "value", "partition", "offset"),
+            limit,
+            lambda records: count_keys(records, limit=limit, order=order),
+        )
+
+    def repeated(self, *, limit: int = KEYS_SHOWN, with_times: bool = True) -> "RepeatedRecords":
+        """Return the records that came more than once.
+
+        Records are equal if their keys and values have the same bytes and their create times are
+        equal. An unknown create time equals only other unknown create times. Headers are not
+        compared. All records in the range are read twice, or only once if all of them differ. With
+        more than 33,554,432 different records or more than 2,097,152 repeated records, they are
+        read more often, so that at most some 600 MB of memory are needed, and 8 bytes for each key
+        of a repeated record.
+
+        Args:
+            limit: Maximum number of records in the result.
+            with_times: Whether create times are compared. If false, a state that was sent again,
+                such as a heartbeat, counts as repeated, too.
+
+        Raises:
+            The errors of `counts_by_key`.
+        """
+        needs_arrow()
+        from tidelog.scan.key_counts import find_repeated, time_columns
+
+        return self._counted(
+            ("key", "value", "partition", "offset", *time_columns(self.source)),
+            limit,
+            lambda records: find_repeated(records, limit=limit, with_times=with_times),
+        )
+
+    def _counted(
+        self, columns: Sequence[str], limit: int, count: "Callable[[Records], _Counts]"
+    ) -> "_Counts":
+        """Return the result of `count`, with the number of records that have no time."""
+        from tidelog.scan import ReadOptions
+        from tidelog.scan.key_counts import Records
+
+        names = self.source.partitions(self.topics)
+        if len({name.topic for name in names}) > 1:
+            raise InvalidRequest("keys are counted in one topic; choose one topic for the scan")
+        if limit < 1:
+            raise InvalidRequest(f"limit must be 1 or more, got {limit}")
+        planned, stats = replace(self, columns=columns).plan(), ScanStats()
+        options = ReadOptions(strict=self.strict)
+        counts = count(
+            Records(source=self.source, splits=planned.splits, options=options, stats=stats)
+        )
+        untimed = self.source.without_time(names, self.requested_range, self.clock, stats)
+        return replace(counts, without_time=untimed, is_least=planned.has_skipped)
 
     def _check(self) -> None:
         needs_arrow()

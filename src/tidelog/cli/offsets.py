@@ -1,23 +1,29 @@
 """`tidelog offsets` and `tidelog count`: look up offsets by time, and count records in a range."""
 
+from enum import StrEnum
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import click
 
 from tidelog.amounts import plural, verb
+from tidelog.arguments import KEYS_SHOWN, KeyOrder
 from tidelog.cli import output, times
+from tidelog.cli.count_keys import print_by_key, print_repeated
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import (
+    Encoding,
     Format,
     clock_option,
     declared_by,
     examples,
     format_option,
     isolation_option,
+    key_as_option,
     one_of,
     option,
     option_of,
+    refuse_typed,
     target_argument,
     with_options,
     zone_cache_option,
@@ -53,9 +59,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tidelog.directory import Directory
+    from tidelog.frames import Scan
     from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.scan.count import Count
     from tidelog.scan.count_by_time import CountsByTime
+    from tidelog.scan.key_counts import KeyCounts, RepeatedRecords
 
 
 MAX: Final = "max"
@@ -216,6 +224,16 @@ def _row(name: TopicPartition, answer: OffsetAndTimestamp | None) -> list[Cell]:
     return [*partition, answer.offset, answer.timestamp, answer.leader_epoch]
 
 
+class CountBy(StrEnum):
+    """Groups of records that `tidelog count` counts: by time, or by key."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    KEY = "key"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountOptions:
     """Options of `tidelog count`."""
@@ -226,16 +244,43 @@ class CountOptions:
     during: str | None = declared_by(times.during_option)
     place: Place = declared_by(place_options)
     clock: ClockName = declared_by(clock_option)
-    by: CalendarUnit | None = declared_by(
+    by: CountBy | None = declared_by(
         one_of(
             "--by",
-            kind=CalendarUnit,
+            kind=CountBy,
             default=None,
             text="Count each hour, day, week (from Monday) or month of --zone, including those"
-            " without records. Reads the times of all records in the range. Default: one"
+            " without records; or the largest keys. Reads all records in the range. Default: one"
             " count of the range.",
         )
     )
+    is_repeated: bool = option(
+        "--repeated",
+        is_flag=True,
+        help="Find records that came more than once: same key, value and create time. Reads all"
+        " records in the range, usually twice.",
+    )
+    any_time: bool = option(
+        "--any-time",
+        is_flag=True,
+        help="With --repeated: the create times may differ. Default: they are equal.",
+    )
+    order: KeyOrder | None = declared_by(
+        one_of(
+            "--order",
+            kind=KeyOrder,
+            default=None,
+            text="With --by key: the keys with most bytes or most records first. Default: bytes.",
+        )
+    )
+    limit: int | None = option(
+        "--limit",
+        "-n",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help=f"With --by key or --repeated: maximum number of lines. Default: {KEYS_SHOWN}.",
+    )
+    key_as: Encoding = declared_by(key_as_option)
     isolation: IsolationLevel = declared_by(isolation_option)
     zone_cache: str | None = declared_by(zone_cache_option)
     kind: Format = declared_by(format_option)
@@ -249,6 +294,9 @@ class CountOptions:
         "tidelog count flights --during 2013-02-08..+7d --zone America/New_York",
         "tidelog count flights --by day --during 2013-02 --zone America/New_York",
         "tidelog count flights:0 --from -6h --clock append -o json",
+        "tidelog count flights:2 --by key",
+        "tidelog count flights --by key --order records -n 20 -o csv",
+        "tidelog count flights --repeated --from -1d",
         "tidelog count flights --isolation read_committed",
         "tidelog count flights --from -6h --bootstrap broker:9092",
     ),
@@ -262,7 +310,12 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     with read_committed, in zones with transactions. --wide shows how much was read. --by prints a
     line for each hour, day, week or month; the first and the last line count only the records in
     the range.
+
+    --by key shows why a partition is the largest: the keys with most bytes. A byte count is the
+    sum of the sizes of keys and values, without headers and before compression. --repeated shows
+    whether records came twice.
     """
+    _refuse_contradictions(options)
     if options.by is not None and options.zone_cache is not None:
         raise UsageProblem(
             "--by reads the records, so --zone-cache has no use; leave out --by or --zone-cache"
@@ -283,14 +336,54 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
             clock=options.clock,
             isolation=options.isolation,
         )
-        if options.by is not None:
-            by_time = scan.counts_by(options.by, zone=options.zone)
+        if options.is_repeated or options.by is CountBy.KEY:
+            _print_keys(surroundings, options, scan)
+        elif options.by is not None:
+            by_time = scan.counts_by(options.by.value, zone=options.zone)
             _print_by_time(surroundings, options, by_time)
         else:
             _print_whole(surroundings, options, scan.counts(zone_cache=options.zone_cache))
         limits = Limits(start_ms=start_ms, end_ms=end_ms)
         ranges = dict.fromkeys(directory.source.partitions(choice), limits)
         note_missing(surroundings, directory, ranges, options.clock, options.zone)
+
+
+def _refuse_contradictions(options: CountOptions) -> None:
+    is_by_key = options.by is CountBy.KEY
+    if not (is_by_key or options.is_repeated):
+        refuse_typed(("key_as",), "only for --by key and --repeated; add one of these")
+    if options.is_repeated and options.by is not None:
+        raise UsageProblem("--repeated lists records; leave out --by or --repeated")
+    if options.any_time and not options.is_repeated:
+        raise UsageProblem("--any-time is only for --repeated; add --repeated")
+    if options.order is not None and not is_by_key:
+        raise UsageProblem("--order is only for --by key; add --by key")
+    if options.limit is not None and not (is_by_key or options.is_repeated):
+        raise UsageProblem("--limit is only for --by key and --repeated; add one of these")
+    if options.is_repeated and options.zone_cache is not None:
+        raise UsageProblem("--repeated reads the records, so --zone-cache has no use; leave it out")
+
+
+def _print_keys(surroundings: Surroundings, options: CountOptions, scan: "Scan") -> None:
+    """Print the largest keys, or the records that came more than once."""
+    limit, form = options.limit or KEYS_SHOWN, (options.kind, options.key_as)
+    counts: KeyCounts | RepeatedRecords
+    if options.is_repeated:
+        counts = scan.repeated(limit=limit, with_times=not options.any_time)
+        counted = _counted(options, counts.records)
+        print_repeated(surroundings, counts, counted, options.target, form, options.zone)
+        if not counts.repeated and not options.any_time and counts.records:
+            surroundings.note(
+                "records with the same key and value but other create times are not compared;"
+                " --any-time compares them, too"
+            )
+    else:
+        order = options.order or KeyOrder.BYTES
+        counts = scan.counts_by_key(limit=limit, order_by=order)
+        counted = _counted(options, counts.records)
+        print_by_key(surroundings, counts, order, counted, options.target, form)
+    at_least = "at least " if counts.is_least else ""
+    _say_untimed(surroundings, options.clock, counts.without_time, at_least)
 
 
 def _print_whole(surroundings: Surroundings, options: CountOptions, counts: "Count") -> None:
@@ -327,8 +420,8 @@ def _print_by_time(
 ) -> None:
     """Print a row for each hour, day, week or month."""
     assert options.by is not None
-    number = len(counts.counts)
-    verdict = f"{_counted(options, counts.records)}, in {plural(number, options.by.value)}"
+    unit, number = CalendarUnit(options.by), len(counts.counts)
+    verdict = f"{_counted(options, counts.records)}, in {plural(number, unit.value)}"
     output.print_verdict(surroundings, verdict, options.kind)
     columns = output.columns(
         output.detail("topic", output.number("partition")),
@@ -342,7 +435,7 @@ def _print_by_time(
     ]
     shown = rows
     if options.kind is Format.TABLE:
-        parts = collapsed(rows, options.by, lambda row: not row[-1])
+        parts = collapsed(rows, unit, lambda row: not row[-1])
         shown = [[*target, one, None, 0] if isinstance(one, str) else one for one in parts]
     output.print_rows(surroundings, columns, shown, options.kind, zone=options.zone)
     at_least = "at least " if counts.is_least else ""

@@ -312,7 +312,7 @@ def rows_at(
 
 def _raise_missing(split: "Split", missing: "Longs") -> None:
     records = f"{len(missing):,} of these records {verb(len(missing), 'was', 'were')}"
-    reason = f"{records} compacted or deleted while the table was read; read the table again"
+    reason = f"{records} compacted or deleted while they were read; read again"
     first, end = int(missing[0]), int(missing[-1]) + 1
     raise OffsetsGone((LostOffsets(split.topic, split.partition, first, end, reason),))
 

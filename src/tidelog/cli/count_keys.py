@@ -1,0 +1,144 @@
+"""Output of `tidelog count --by key` and `count --repeated`."""
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from tidelog.amounts import plural, share_text, verb
+from tidelog.arguments import KeyOrder
+from tidelog.cli import output
+from tidelog.cli.cells import decoders
+from tidelog.cli.options import Encoding, Format, ReadFormat
+from tidelog.cli.places import parse_target
+from tidelog.cli.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from tidelog.cli.output import Cell
+    from tidelog.scan.key_counts import KeyCounts, RepeatedRecords
+
+_KEYS: Final = output.columns(
+    output.detail("topic"),
+    output.key("key", least=8),
+    output.number("partition"),
+    output.count("records"),
+    output.share("records_share"),
+    output.size("bytes"),
+    output.share("bytes_share"),
+)
+_REPEATED: Final = output.columns(
+    output.detail("topic"),
+    output.key("key", least=8),
+    output.count("records"),
+    output.time("create_time"),
+    output.number("partition", "offset"),
+    output.minor(output.number("last_partition")),
+    output.number("last_offset"),
+    output.minor(output.size("bytes")),
+)
+
+
+def print_by_key(
+    surroundings: Surroundings,
+    counts: "KeyCounts",
+    order: KeyOrder,
+    counted: str,
+    target: str,
+    form: tuple[Format, Encoding],
+) -> None:
+    """Print the largest keys.
+
+    Args:
+        surroundings: Its stdout gets the table.
+        counts: The keys.
+        order: Their order.
+        counted: A sentence with the number of records.
+        target: The topic or partition.
+        form: Format of the rows and encoding of the keys.
+    """
+    kind, encoding = form
+    is_table, decode = kind is Format.TABLE, decoders(ReadFormat(kind))(encoding)
+    output.print_verdict(surroundings, f"{_largest_text(counts, order)}; {counted}", kind)
+    topic, _ = parse_target(target)
+    rows: list[list[Cell]] = [
+        [
+            topic,
+            decode(one.key),
+            "several" if is_table and one.partition is None else one.partition,
+            one.records,
+            one.records / counts.records,
+            one.size_bytes,
+            one.size_bytes / counts.size_bytes if counts.size_bytes else None,
+        ]
+        for one in counts.counts
+    ]
+    others = counts.keys + (counts.without_key > 0) - len(rows)
+    if is_table and others:
+        records = counts.records - sum(one.records for one in counts.counts)
+        size = counts.size_bytes - sum(one.size_bytes for one in counts.counts)
+        shares = records / counts.records, size / counts.size_bytes if counts.size_bytes else None
+        name = f"... {plural(others, 'other key')}"
+        rows.append([topic, name, None, records, shares[0], size, shares[1]])
+    if rows or not is_table:
+        output.print_rows(surroundings, _KEYS, rows, kind)
+
+
+def _largest_text(counts: "KeyCounts", order: KeyOrder) -> str:
+    """Return how many keys have half of the bytes or records, or how much the shown keys have."""
+    keyed = [one for one in counts.counts if one.key is not None]
+    amounts = [one.size_bytes if order is KeyOrder.BYTES else one.records for one in keyed]
+    whole = counts.size_bytes if order is KeyOrder.BYTES else counts.records
+    if not counts.keys:
+        return "no record has a key" if counts.records else "there are no records"
+    sums = list(accumulate(amounts))
+    number = next((n for n, amount in enumerate(sums, 1) if 2 * amount >= whole), len(sums))
+    share = share_text(sums[number - 1] / whole) if sums and whole else share_text(0)
+    of = f"{number:,} of {plural(counts.keys, 'key')} {verb(number, 'has', 'have')}"
+    text = f"{of} {share} of the {order}"
+    if counts.without_key:
+        keyless = counts.without_key
+        text += f"; {plural(keyless, 'record')} {verb(keyless, 'has', 'have')} no key"
+    return text
+
+
+def print_repeated(
+    surroundings: Surroundings,
+    repeated: "RepeatedRecords",
+    counted: str,
+    target: str,
+    form: tuple[Format, Encoding],
+    zone: str | None,
+) -> None:
+    """Print the records that came more than once.
+
+    Args:
+        surroundings: Its stdout gets the table.
+        repeated: The records.
+        counted: A sentence with the number of records.
+        target: The topic or partition.
+        form: Format of the rows and encoding of the keys.
+        zone: Zone of the times.
+    """
+    kind, encoding = form
+    is_table, decode = kind is Format.TABLE, decoders(ReadFormat(kind))(encoding)
+    verdict = "no record came more than once"
+    if repeated.repeated:
+        records = f"{plural(repeated.repeated, 'record')} of {plural(repeated.keys, 'key')}"
+        copies = plural(repeated.copies, "copy", "copies")
+        verdict = f"{records} came more than once ({copies})"
+    output.print_verdict(surroundings, f"{verdict}; {counted}", kind)
+    topic, _ = parse_target(target)
+    rows: list[list[Cell]] = [
+        [
+            topic,
+            decode(one.key),
+            one.records,
+            one.create_ms,
+            one.partition,
+            one.offset,
+            None if is_table and one.last_partition == one.partition else one.last_partition,
+            one.last_offset,
+            one.size_bytes,
+        ]
+        for one in repeated.counts
+    ]
+    if rows or not is_table:
+        output.print_rows(surroundings, _REPEATED, rows, kind, zone=zone, total=repeated.repeated)

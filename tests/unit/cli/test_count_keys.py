@@ -1,0 +1,124 @@
+"""`count --by key` shows which keys are large, `count --repeated` which records came twice."""
+
+import pytest
+from tests.worlds.command_line import NOW, Cli
+
+from tidelog.types import NewRecord
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def skewed(cli: Cli) -> Cli:
+    """Create a topic in which one key of four has most bytes and another one most records."""
+    cli.ok("create", "flights")
+    big = [NewRecord(key=b"big", value=b"x" * 1000, timestamp=NOW)]
+    often = [NewRecord(key=b"often", value=b"y", timestamp=NOW + n) for n in range(6)]
+    rest = [NewRecord(key=key, value=b"z", timestamp=NOW) for key in (b"c", b"d")]
+    cli.append(*big, *often, *rest)
+    return cli
+
+
+def test_the_verdict_names_how_many_keys_have_most_bytes(skewed: Cli) -> None:
+    result = skewed.ok("count", "flights:0", "--by", "key", "-n", "2")
+    assert result.lines == [
+        "1 of 4 keys has 96.2% of the bytes; flights:0 has 9 records",
+        "KEY               PARTITION  RECORDS  RECORDS SHARE  SIZE  BYTES SHARE",
+        "big                       0        1            11%  1 kB        96.2%",
+        "often                     0        6            67%  36 B         3.5%",
+        "... 2 other keys          -        2            22%   4 B        0.38%",
+    ]
+    assert result.err == ""
+
+
+def test_the_order_by_records_is_that_of_the_verdict(skewed: Cli) -> None:
+    result = skewed.ok("count", "flights", "--by", "key", "--order", "records")
+    assert result.lines[0] == "1 of 4 keys has 67% of the records; flights has 9 records"
+    assert [line.split()[0] for line in result.lines[2:]] == ["often", "big", "c", "d"]
+
+
+def test_json_has_both_shares(skewed: Cli) -> None:
+    result = skewed.ok("count", "flights", "--by", "key", "-n", "1", "-o", "json")
+    assert result.objects == [
+        {
+            "topic": "flights",
+            "key": "big",
+            "partition": 0,
+            "records": 1,
+            "records_share": 1 / 9,
+            "bytes": 1003,
+            "bytes_share": 1003 / 1043,
+        }
+    ]
+    assert "1 of 4 keys has 96.2% of the bytes" in result.err
+
+
+def test_records_without_a_key_are_named(cli: Cli) -> None:
+    cli.ok("create", "flights", "-p", "2")
+    for partition in range(2):
+        words = ("--value", "v", "--partition", f"{partition}")
+        cli.ok("produce", "flights", *words)
+    lines = cli.ok("count", "flights", "--by", "key").lines
+    assert lines[0] == "no record has a key; flights has 2 records"
+    assert lines[2].split()[:3] == ["(null)", "several", "2"]
+    cli.append(NewRecord(key=b"k", value=b"v", timestamp=NOW))
+    verdict = cli.ok("count", "flights", "--by", "key").lines[0]
+    assert verdict.startswith("1 of 1 key has 50% of the bytes; 2 records have no key; flights has")
+
+
+def test_repeated_records_are_listed(cli: Cli) -> None:
+    cli.ok("create", "flights")
+    cli.append(*[NewRecord(key=b"a", value=b"x", timestamp=NOW)] * 3)
+    cli.append(*[NewRecord(key=b"b", value=b"x", timestamp=NOW)] * 2)
+    cli.append(*[NewRecord(key=b"c", value=b"x", timestamp=NOW + n) for n in range(2)])
+    cli.variables["COLUMNS"] = "80"
+    result = cli.ok("count", "flights", "--repeated")
+    assert result.lines == [
+        "2 records of 2 keys came more than once (3 copies); flights has 7 records",
+        "KEY  RECORDS  CREATE TIME (UTC)    PARTITION  OFFSET  LAST OFFSET  SIZE",
+        "a          3  2023-11-14 22:13:20          0       0            2   6 B",
+        "b          2  2023-11-14 22:13:20          0       3            4   4 B",
+    ]
+    result = cli.ok("count", "flights", "--repeated", "--any-time", "-n", "1", "-o", "json")
+    (row,) = result.objects
+    assert (row["key"], row["records"], row["last_partition"]) == ("a", 3, 0)
+    assert (row["create_time_ms"], row["offset"], row["last_offset"]) == (NOW, 0, 2)
+    assert "3 records of 3 keys came more than once (4 copies)" in result.err
+
+
+def test_without_repeated_records_the_verdict_says_so(skewed: Cli) -> None:
+    result = skewed.ok("count", "flights", "--repeated", "--from", str(NOW - HOUR))
+    assert result.lines == [
+        "no record came more than once; flights has 9 records in this range of record time"
+    ]
+    assert "--any-time compares them, too" in result.err
+    result = skewed.ok("count", "flights", "--repeated", "--any-time")
+    assert (
+        result.lines[0] == "1 record of 1 key came more than once (5 copies); flights has 9 records"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--repeated", "--by", "key"), "leave out --by or --repeated"),
+        (("--any-time",), "add --repeated"),
+        (("--order", "bytes"), "add --by key"),
+        (("--order", "bytes", "--by", "day"), "add --by key"),
+        (("-n", "3"), "--limit is only for --by key and --repeated"),
+        (("--key-as", "int64"), "--key-as"),
+        (("--repeated", "--zone-cache", "z"), "--zone-cache has no use"),
+        (("--by", "key", "--zone-cache", "z"), "--zone-cache has no use"),
+    ],
+)
+def test_contradictory_options_are_refused(skewed: Cli, words: tuple[str, ...], text: str) -> None:
+    result = skewed.run("count", "flights", *words)
+    assert result.code == 3
+    assert text in result.err
+
+
+def test_keys_are_written_in_their_type(cli: Cli) -> None:
+    cli.ok("create", "flights")
+    cli.append(NewRecord(key=(7).to_bytes(8, "big"), value=b"v", timestamp=NOW))
+    result = cli.ok("count", "flights", "--by", "key", "--key-as", "int64", "-o", "json")
+    assert result.objects[0]["key"] == 7
