@@ -24,6 +24,7 @@ from tidelog.errors import (
 from tidelog.record.builder import build_batch
 from tidelog.record.partitioner import partition_of
 from tidelog.scan import RequestedRange, TimeMode, plan
+from tidelog.storage.directory import numbered_loads
 from tidelog.types import ClockName, Header, NewRecord, TimeMatch, TopicPartition
 
 PATH = "/data"
@@ -502,6 +503,27 @@ def test_a_refused_record_is_counted_from_the_start_of_the_call(tmp_path: Path) 
             directory.append("t", [large])
         assert too_large.value.__cause__ is None
         assert [directory.log("t", number).log_end_offset for number in range(3)] == [0, 0, 0]
+
+
+def test_a_refused_row_is_counted_from_the_start_of_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbered_loads, "ROWS_AT_ONCE", 4)
+    with tidelog.open(tmp_path, writable=True) as directory:
+        directory.create_topic("t", partitions=3)
+        rows = [NewRecord(key=b"%d" % number, value=b"v") for number in range(20)]
+        directory.load_once("t", rows[:6], source="a")
+        late = [*rows[:13], NewRecord(key=b"13", timestamp=10**15), *rows[14:]]
+        with pytest.raises(tidelog.InvalidTimestamp, match=r"t-[0-2]: record 13: ") as caught:
+            directory.load_once("t", late, source="a")
+        assert [error.index for error in caught.value.record_errors] == [13]
+        assert directory.loaded_rows("t", "a") == 6
+        directory.alter_config("t", {"cleanup.policy": "compact"})
+        keyless = [*rows[:9], *[NewRecord(value=b"v")] * 2, *rows[11:]]
+        with pytest.raises(tidelog.InvalidRecord, match=r"t-[0-2]: record 9: ") as refused:
+            directory.load_once("t", keyless, source="a")
+        assert [error.index for error in refused.value.record_errors] in ([9], [9, 10])
+        assert directory.load_once("t", rows, source="a").skipped == 6
 
 
 def test_an_append_adds_no_work_for_the_garbage_collector(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tidelog.amounts import plural
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, RefusedRecords
 from tidelog.storage import commits
 from tidelog.storage.directory.attach import WriterVersion, attach, marks_of
 from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
 from tidelog.storage.log.append import batch_bytes_for, batch_limit, build_batches, stored_codec
+from tidelog.storage.log.record_rules import RecordRules
+from tidelog.storage.log.validator import check_records
 from tidelog.storage.open_files import FilePool, typed_failures
 from tidelog.types import INT64_MAX, Codec, NewRecord, TopicPartition
 
@@ -140,6 +142,8 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     Raises:
         InvalidRequest: The source's name is invalid, or the first rows of the source differ from
             the rows that were loaded under this name; nothing was appended.
+        RefusedRecords: A rule of the topic refuses rows; nothing was appended. The error's
+            `record_errors` count the rows of the source.
         StorageFailure: The disk failed. If the error has taken partitions offline, reopening shows
             whether the rows were appended; otherwise nothing was appended.
         TidelogError: Another error, for example of `attach`; nothing was appended.
@@ -168,8 +172,13 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     try:
         with _Stage(log_dir, topic, commit_id, codec, batch_bytes) as stage:
             while chunk := list(itertools.islice(rows, ROWS_AT_ONCE)):
+                chunk_start = rows.count - len(chunk)
                 for partition, partition_rows in group(chunk).items():
-                    stage.take(partition, partition_rows)
+                    try:
+                        stage.take(partition, partition_rows)
+                    except RefusedRecords as error:
+                        indexes = _indexes(partition_rows, chunk, chunk_start)
+                        raise error.renumbered(indexes.__getitem__) from None
             if rows.count == skipped:
                 return LoadResult({}, 0, skipped)
             version = WriterVersion(writer, rows.count, rows.digest, topics=(topic,))
@@ -186,6 +195,12 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         for name, one in attached.partitions.items()
     }
     return LoadResult(ranges, rows.count - skipped, skipped)
+
+
+def _indexes(some: Sequence[NewRecord], chunk: Sequence[NewRecord], first: int) -> list[int]:
+    """Return the index of each of some rows of a chunk whose first row has the index `first`."""
+    left = iter(enumerate(chunk, first))
+    return [next(index for index, row in left if row is one) for one in some]
 
 
 class _Stage:
@@ -210,7 +225,7 @@ class _Stage:
         self._pool.close()
 
     def take(self, partition: int, records: Sequence[NewRecord]) -> None:
-        """Write rows of one partition."""
+        """Write rows of one partition; raises RefusedRecords if the topic's rules refuse rows."""
         now_ms = self._log_dir.env.clock.now_ms()
         times = [now_ms if one.timestamp is None else one.timestamp for one in records]
         timestamps = [ms for ms in times if ms >= 0]
@@ -218,6 +233,13 @@ class _Stage:
             min_timestamp=min(timestamps, default=INT64_MAX),
             has_null_key=any(one.key is None for one in records),
         )
+        rules = RecordRules(self._topic, self._config)
+        bounds = (facts.min_timestamp, max(timestamps)) if timestamps and not rules.stamps else ()
+        if (facts.has_null_key and self._config.is_compacted) or not all(
+            rules.is_allowed(ms, now_ms) for ms in bounds
+        ):
+            where = str(TopicPartition(self._topic, partition))
+            check_records(where, self._config, records, self._codec, now_ms)  # names the rows
         batches = build_batches(records, self._codec, self._batch_bytes, now_ms, level=self._level)
         writer = self._writer(partition)
         with typed_failures(self._log_dir.path, "stage"):
