@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from tidelog.env import Env
-from tidelog.errors import CorruptFile
+from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.directory.broker_files import (
     CLUSTER_FILE,
@@ -194,6 +194,8 @@ class MetadataLog:
             self._image.replay(decode(value))
         except CorruptFile as error:
             raise error.located(self.path) from None
+        except UnsupportedVersion as error:
+            raise UnsupportedVersion(error.reason, path=self.path) from None
 
     # -- changes -------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from tidelog.protocol.messages.state_records import (
 )
 from tidelog.protocol.wire import Reader, Writer
 from tidelog.storage.directory.broker_files import (
-    METADATA_FILE,
     AclRow,
     Entity,
     Quotas,
@@ -76,7 +75,7 @@ def decode(value: bytes) -> Record:
         frame, key, version = (reader.unsigned_varint() for _ in range(3))
         kind = _KINDS.get(key)
         if kind is None or (frame, version) != (FRAME_VERSION, _VERSION):
-            text = f"{METADATA_FILE}: record {key} v{version} in frame v{frame} is not known"
+            text = f"record {key} v{version} in frame v{frame} is not known"
             raise UnsupportedVersion(text)
         record = struct_codec(kind, _VERSION, flexible=True).read(reader)
     except CorruptMessage:

@@ -9,7 +9,6 @@ from tidelog.server.admin.metadata_log import Begin, DurableState, MetadataLog
 from tidelog.server.runtime.threads import FEW, Work
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.storage.directory.broker_files import (
-    METADATA_FILE,
     AclRow,
     ScramCredential,
     SecurityState,
@@ -67,7 +66,10 @@ class SecurityStore:
         self.authorizer = _authorizer(config)
         self._shapes: Mapping[int, Mapping[Shape, int]] = {}
         self._stored.on_stored = lambda _before, _now: self._apply()
-        self._next = self._prepare(SecurityState(), self._stored.state)
+        try:
+            self._next = self._prepare(SecurityState(), self._stored.state)
+        except CorruptFile as error:
+            raise error.located(metadata.path) from error
         self._apply()
 
     def _write(self, state: SecurityState) -> None:
@@ -235,4 +237,4 @@ def _acl_of(row: AclRow) -> "Acl":
             permission=Permission(row[6]),
         )
     except ValueError as error:
-        raise CorruptFile(f"{METADATA_FILE}: an ACL of an unknown kind: {error}") from error
+        raise CorruptFile(f"an ACL of an unknown kind: {error}") from error
