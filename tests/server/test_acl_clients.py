@@ -272,6 +272,13 @@ def test_a_user_who_may_only_read_needs_no_right_to_settings(
         assert code == 0, (command, err)
         is_noted = "unknown, because the settings of flights can't be read" in err
         assert is_noted == (command[0] != "describe"), err
+    for words in ("read flights --table", "diff flights --from -1h --inexact mark"):
+        code, _, err = shell.run(*words.split(), *config)
+        assert code == 0, (words, err)
+        assert "whether flights has another compaction rule is unknown" in err
+    code, _, err = shell.run("read", "flights", "--table", "--at", "-1h", *config)
+    assert code == 1
+    assert "whether it was compacted is unknown, because its settings can't be read" in err
     assert [row["topic"] for row in shell.rows("topics", *config)] == ["flights", "open"]
     code, _, err = shell.run("config", "flights", *config)
     assert code == 1

@@ -48,7 +48,9 @@ from tidelog.types import ClockName
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.directory import Directory
     from tidelog.keyed import Diff, Table
+    from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.scan.keyed_table import TableStats
     from tidelog.scan.table_rules import Doubt
 
@@ -115,6 +117,7 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             write_columns(surroundings, reader.schema, rows, options.limit, options.kind)
         else:
             _print_table(surroundings, table, stats, options)
+        _note_rule(surroundings, directory, options.topic)
         _note_doubts(surroundings, table.doubts(), options.zone)
         _say(surroundings, table, stats, whole=options.limit is None)
 
@@ -160,6 +163,17 @@ def _print_table(
         if limit == 0:
             break
     out.close()
+
+
+def _note_rule(
+    surroundings: Surroundings, directory: "Directory | RemoteDirectory", topic: str
+) -> None:
+    """Print a note if the compaction rule is unknown, because the user may not read settings."""
+    if not directory.source.knows_compaction and not directory.topic(topic).settings:
+        surroundings.note(
+            f"the record with a key's highest offset counts; whether {topic} has another"
+            " compaction rule is unknown, because its settings can't be read"
+        )
 
 
 def _note_doubts(
@@ -283,6 +297,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         )
         stats = _new_stats()
         reader = difference.to_arrow(stats=stats)
+        _note_rule(surroundings, directory, parse_target(options.target)[0])
         # With `refuse`, doubts about the key's own partition have already raised an error. So the
         # remaining doubts are about other partitions.
         is_elsewhere = difference.home is not None and options.inexact is Inexact.REFUSE

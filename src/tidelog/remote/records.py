@@ -402,12 +402,16 @@ class ClusterRecords(RecordSource):
     # -- tables by key -------------------------------------------------------------------------
 
     def ranking(self, topic: str) -> Ranking:
-        """See `RecordSource`; Kafka's brokers keep the record with a key's highest offset."""
+        """See `RecordSource`; Kafka's brokers keep the record with a key's highest offset.
+
+        This is also the result if the user may not read the topic's settings.
+        """
         return ranking_of(self._settings(topic))
 
     def _settings(self, topic: str) -> dict[str, str]:
+        """Return a topic's settings; empty if the user may not read them."""
         counts = {topic: len(self.cluster.partitions(topic))}
-        return dict(describe(self.cluster, counts)[topic].settings)
+        return dict(describe(self.cluster, counts, skips_denied=True)[topic].settings)
 
     def doubts(
         self,
@@ -422,13 +426,15 @@ class ClusterRecords(RecordSource):
         """
         if at_ms is None or not names:
             return []
-        policy = self._settings(names[0].topic).get(_POLICY, "")
+        policy = self._settings(names[0].topic).get(_POLICY)
         reason = (
             f"compacted ({_POLICY}={policy}), and brokers don't report which records were removed"
         )
+        if policy is None:
+            reason = "whether it was compacted is unknown, because its settings can't be read"
         doubts: list[Doubt | None] = []
         for name, mark in self.cluster.watermarks(names).items():
-            doubts.append(Doubt(name, reason) if _COMPACT in policy else None)
+            doubts.append(Doubt(name, reason) if policy is None or _COMPACT in policy else None)
             doubts.append(deleted_doubt(name, mark.start))
         return [doubt for doubt in doubts if doubt is not None]
 
