@@ -312,8 +312,8 @@ class Scan(ArrowSource):
     ) -> "KeyCounts":
         """Return the keys with most bytes or records, and the sums of all keys.
 
-        All records in the range are read. If they have more than 2,097,152 keys, they are read
-        several times, so that at most some 500 MB of memory are needed.
+        All records in the range are read. If they have more than 1,048,576 keys, they are read
+        several times, so that at most some 700 MB of memory are needed in addition to a read's.
 
         Args:
             limit: Maximum number of keys in the result.
@@ -339,9 +339,9 @@ class Scan(ArrowSource):
         Records are equal if their keys and values have the same bytes and their create times are
         equal. An unknown create time equals only other unknown create times. Headers are not
         compared. All records in the range are read twice, or only once if all of them differ. With
-        more than 33,554,432 different records or more than 2,097,152 repeated records, they are
-        read more often, so that at most some 600 MB of memory are needed, and 8 bytes for each key
-        of a repeated record.
+        more than 33,554,432 different records or more than 1,048,576 repeated records, they are
+        read more often, so that at most some 700 MB of memory are needed in addition to a read's,
+        and 8 bytes for each key of a repeated record.
 
         Args:
             limit: Maximum number of records in the result.

@@ -71,7 +71,7 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int | None) -> InexactTable:
     remedy = "Restore the directories" if is_absent else "Choose a later time"
     error = InexactTable(
         f"can't determine the table{as_of} exactly: {'; '.join(by_reason(doubts))}."
-        f" {remedy}, or allow an inexact table (inexact=mark, --inexact mark)",
+        f" {remedy}, or allow an inexact table (inexact=mark)",
         exact_since_ms=_since(doubts),
     )
     times_ms = (at_ms, *(doubt.exact_since_ms for doubt in doubts))
