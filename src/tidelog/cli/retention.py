@@ -335,7 +335,7 @@ def _print_segments(
 ) -> None:
     """Print a line for each segment."""
     segments = [(name, segment) for name, story in stories for segment in story.segments]
-    if any(segment.keeping.until_ms is None for _, segment in segments):
+    if any(_is_kept_forever(segment) for _, segment in segments):
         _print_line(surroundings, f"kept {forever}")
     for name, story in stories:
         for line in _partition_lines(story):
@@ -359,8 +359,10 @@ def _print_segments(
         is_new = is_compacted and segment.removed
         cause = "compaction" if is_new else _CAUSES.get(segment.reason, "takes appends")
         row += [segment.size_bytes, cause]
-        until_ms = segment.keeping.until_ms
-        row.append("forever" if until_ms is None else until_ms)
+        if _is_kept_forever(segment):
+            row.append("forever")
+        else:
+            row.append(_NEXT_RUN if _ends_early(segment) else segment.keeping.until_ms)
         if is_due:
             row.append(None if segment.due is None else str(segment.due.rule))
         rows.append(row)
@@ -370,6 +372,21 @@ def _print_segments(
         surroundings.hint(
             f"`tidelog why {first.topic}:{first.partition}` or --show details explains each segment"
         )
+
+
+# Time until which a segment is kept that a rule other than its age deletes.
+_NEXT_RUN: Final = "the next run"
+
+
+def _is_kept_forever(segment: "SegmentStory") -> bool:
+    return segment.keeping.until_ms is None and segment.due is None
+
+
+def _ends_early(segment: "SegmentStory") -> bool:
+    """Whether the next retention run deletes a segment, but not because of its age."""
+    from tidelog.storage.segment.retention import RetentionRule
+
+    return segment.due is not None and segment.due.rule is not RetentionRule.TIME
 
 
 def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
@@ -487,6 +504,8 @@ def ranges_text(ranges: "Sequence[tuple[int, int]]") -> str:
 
 def _kept_text(segment: "SegmentStory", forever: str, zone: str | None) -> str:
     keeping = segment.keeping
+    if _ends_early(segment):
+        return _NEXT_RUN
     if keeping.until_ms is None:
         return forever
     until = output.time_text(keeping.until_ms, zone)

@@ -249,6 +249,26 @@ def test_unlimited_retention_has_a_reason(cli: Cli) -> None:
     assert "no segments yet" in cli.ok("why", "empty").out
 
 
+def test_segments_that_another_rule_deletes_are_not_kept_forever(cli: Cli) -> None:
+    limits = ("-c", "retention.ms=-1", "-c", "internal.segment.bytes=90")
+    cli.ok("create", "kept", *limits)
+    for number in range(3):
+        cli.append(at(NOW + number), topic="kept")
+    cli.ok("delete-records", "kept:0", "--offset", "1", "--yes")
+    lines = cli.ok("why", "kept", "--show", "segments").lines
+    rows = [line.split() for line in lines if line.split()[:1] == ["0"]]
+    assert [row[-5:] for row in rows[:1]] == [["the", "next", "run", "log", "start"]]
+    assert [row[-2:] for row in rows[1:]] == [["forever", "-"]] * 2
+    assert "kept forever: retention.ms=-1" in lines
+    details = cli.ok("why", "kept:0").lines
+    until = [line.split("kept until")[1].strip() for line in details if "kept until" in line]
+    assert until == ["the next run", *["forever: retention.ms=-1"] * 2]
+    cli.ok("config", "kept", "--set", "retention.bytes=1")
+    text = cli.ok("why", "kept", "--show", "segments").out
+    assert text.count("the next run") == 2
+    assert text.count(" forever") == 2  # the active segment, and its reason
+
+
 def test_no_retention_is_shown_that_retain_does_not_apply(tides: Cli) -> None:
     tides.ok("config", "tides", "--unset", "retention.ms", "--set", "retention.bytes=-1")
     tides.clock.set(NOW + 2 * WEEK_MS)
