@@ -7,7 +7,7 @@ opening a place are imported only when a place is opened.
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from shlex import quote
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from tidelog.amounts import partitions_text
+from tidelog.amounts import partitions_text, plural, verb
 from tidelog.cli.options import bundled, data_option
 from tidelog.cli.surroundings import Surroundings, UsageProblem, read_settings_text
 from tidelog.cli.times import duration_ms
@@ -496,9 +496,32 @@ def note_absent(
     If only partition `number` is requested and it has no files, raises UnknownTopic.
     """
     if error := absent_files(directory, topic, number, access):
+        surroundings.note(_absent_text(topic, error))
+
+
+# Maximum number of topics whose missing partitions are named.
+_TOPICS_NAMED_MAX: Final = 3
+
+
+def note_absent_partitions(
+    surroundings: Surroundings, directory: "Directory", infos: "Iterable[TopicInfo]"
+) -> None:
+    """Print a note on each topic that has partitions without files; see `absent_files`."""
+    from tidelog.storage.directory.topic_registry import absent_error
+
+    path = directory.path
+    errors = [(info, error) for info in infos if (error := absent_error(path, info))]
+    for info, error in errors[:_TOPICS_NAMED_MAX]:
+        surroundings.note(_absent_text(info.name, error))
+    if more := errors[_TOPICS_NAMED_MAX:]:
         surroundings.note(
-            f"{error.path}: {topic}: {error.reason}; `tidelog doctor` shows what to do"
+            f"{path}: {plural(len(more), 'more topic')} {verb(len(more), 'has', 'have')} partitions"
+            " without a directory"
         )
+
+
+def _absent_text(topic: str, error: "MissingFile") -> str:
+    return f"{error.path}: {topic}: {error.reason}; `tidelog doctor` shows what to do"
 
 
 def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:

@@ -26,6 +26,7 @@ from tidelog.cli.places import (
     chosen,
     named,
     note_absent,
+    note_absent_partitions,
     open_directory,
     open_remote,
     open_topics,
@@ -157,7 +158,13 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         sizes = directory.log_sizes(infos)
         names = sorted(infos, key=lambda name: (name in INTERNAL_TOPICS, name))
         rows = [_topic_row(infos[name], sizes.get(name), kind) for name in names]
-    output.print_rows(surroundings, columns, rows, kind)
+        output.print_rows(surroundings, columns, rows, kind)
+        if place.access is None:
+            note_absent_partitions(
+                surroundings,
+                cast("Directory", directory),
+                [cast("TopicInfo", infos[name]) for name in names],
+            )
     if not rows:
         name = named(place.data) if place.access is None else place.access.bootstrap
         surroundings.note(f"{name} has no topics; `tidelog create TOPIC` creates one")

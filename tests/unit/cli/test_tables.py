@@ -444,6 +444,20 @@ def test_a_read_prints_the_other_partitions_and_fails_for_a_lost_one(cli: Cli) -
     assert "is empty" not in result.err
 
 
+def test_the_list_of_topics_names_lost_partitions(cli: Cli) -> None:
+    for number in range(5):
+        cli.ok("create", f"t{number}", "--partitions", "2")
+        rmtree(cli.data / f"t{number}-1")
+    cli.ok("create", "whole")
+    result = cli.ok("topics")
+    listed = "partition 1 is listed in tidelog-topics.json, but has no directory"
+    what = f"`tidelog doctor --data {cli.data}` shows what to do"
+    assert result.err.splitlines() == [
+        *(f"note: {cli.data}: t{number}: {listed}; {what}" for number in range(3)),
+        f"note: {cli.data}: 2 more topics have partitions without a directory",
+    ]
+
+
 @pytest.mark.parametrize("command", ["offsets --at earliest", "latency", "describe", "why"])
 def test_a_note_names_lost_partitions(cli: Cli, command: str) -> None:
     cli.ok("create", "flights", "--partitions", "3")
