@@ -162,9 +162,10 @@ class AuditCommand:
 def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> int:
     """Compare two places key by key.
 
-    A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. Reads
-    every record, except those whose results --state stores. Prints the chance that a difference was
-    missed. Runs on Spark.
+    A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. B can
+    be left out only with --group: the audit then lists the keys of A whose last record the group
+    has not read. Reads every record, except those whose results --state stores. Prints the chance
+    that a difference was missed. Runs on Spark.
 
     Exit code: 0 equal, 1 differences, 2 an error, 3 invalid arguments.
     """
