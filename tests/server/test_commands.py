@@ -47,6 +47,33 @@ class TestConnectToOurs(Suite):
     """See `Suite`."""
 
 
+def test_a_row_larger_than_the_clients_limit_is_named(
+    log: RemoteDirectory, shell: Shell, tmp_path: Path
+) -> None:
+    name, rows = fresh(log), tmp_path / "rows.txt"
+    rows.write_bytes(b"1\n2\n" + b"3" * 1_020_000 + b"\n4\n")
+    code, _, err = shell.run("produce", name, "--from", str(rows))
+    assert code == 1
+    assert f"error: {rows} line 3: MSG_SIZE_TOO_LARGE" in err
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_row_that_only_the_broker_refuses_is_named(
+    log: RemoteDirectory, shell: Shell, tmp_path: Path, count: int
+) -> None:
+    """Times close to a limit are left to the broker, whose clock may differ."""
+    name, rows = fresh(log, message_timestamp_before_max_ms="3600000"), tmp_path / "rows.csv"
+    now = log.point("now")
+    times = [now, now - 3_600_000 - 100_000, now]
+    times += [now - 3_600_000 - 50_000] * (count - 1)
+    rows.write_text("t,v\n" + "".join(f"{time_ms},x\n" for time_ms in times))
+    code, _, err = shell.run("produce", name, "--from", str(rows), "--time", "t", "--value", "v")
+    assert code == 1
+    more = " or 1 other row with a time close to a limit" if count > 1 else ""
+    assert f"error: {rows} line 3{more}: " in err
+    assert "INVALID_" in err
+
+
 def test_both_clocks_of_our_own_records(log: RemoteDirectory, shell: Shell) -> None:
     """Lookups search by append time even if create times decrease while append times increase."""
     name = fresh(log, tidelog_lookup_clock="append")

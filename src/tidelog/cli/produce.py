@@ -44,6 +44,7 @@ from tidelog.cli.surroundings import (
 from tidelog.config import CLEANUP_DELETE, CompressionType, RetentionClock, TopicConfig
 from tidelog.env import Clock
 from tidelog.errors import (
+    InvalidRecord,
     InvalidTimestamp,
     RefusedRecords,
     StorageFailure,
@@ -261,6 +262,29 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         _note_old(surroundings, options, tally.old, is_limit_known=is_limit_known)
 
 
+class _Terms(NamedTuple):
+    """What a target accepts.
+
+    Attributes:
+        batch_bytes: Size in bytes at which a batch is finished.
+        near_limit: Returns whether a broker may refuse a record because of its create time.
+    """
+
+    batch_bytes: int
+    near_limit: Callable[[NewRecord], bool]
+
+
+def _terms_of(
+    surroundings: Surroundings, options: ProduceOptions, config: TopicConfig | None
+) -> _Terms:
+    batch_bytes = BATCH_BYTES
+    if options.place.access is not None:
+        # unlike Kafka's Java client, the client library does not split a refused batch
+        limit = _BROKER_BATCH_BYTES if config is None else config.max_message_bytes
+        batch_bytes = max(min(limit, _BROKER_BATCH_BYTES), 1)
+    return _Terms(batch_bytes, _near_limit(surroundings, options, config))
+
+
 def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _Tally) -> bool:
     """Append the rows of the input to the target, and count them in `tally`.
 
@@ -281,11 +305,7 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
         config = directory.topic(options.topic).config
         tally.oldest_ms = _oldest_ms(surroundings, config)
         is_remote = options.place.access is not None
-        batch_bytes = BATCH_BYTES
-        if is_remote:
-            # unlike Kafka's Java client, the client library does not split a refused batch
-            limit = _BROKER_BATCH_BYTES if config is None else config.max_message_bytes
-            batch_bytes = max(min(limit, _BROKER_BATCH_BYTES), 1)
+        terms = _terms_of(surroundings, options, config)
         loaded = 0
         if options.once is not None:
             loaded = directory.loaded_rows(options.topic, options.once)
@@ -303,10 +323,10 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
         try:
             with _progress(surroundings, source, options) as advance:
                 if options.once is None:
-                    _append_all(directory, groups, options, batch_bytes, tally, advance)
+                    _append_all(directory, groups, options, terms, tally, advance)
                 else:
                     records = chain.from_iterable(groups)
-                    _load_once(surroundings, directory, records, options, batch_bytes, tally)
+                    _load_once(surroundings, directory, records, options, terms.batch_bytes, tally)
             tally.is_complete = True
             directory.flush()
             return is_remote or cast("Directory", directory).log_dir.knows_age_limit(options.topic)
@@ -425,6 +445,65 @@ def _sure_rules(config: TopicConfig, codec: Codec) -> TopicConfig:
     )
 
 
+def _near_limit(
+    surroundings: Surroundings, options: ProduceOptions, config: TopicConfig | None
+) -> Callable[[NewRecord], bool]:
+    """Return a function that returns whether a record's create time is close to a limit.
+
+    Only a broker decides about such a record; see `_sure_rules`.
+    """
+    from tidelog.storage.log.record_rules import RecordRules
+
+    clock = surroundings.env.clock
+    if config is None:
+        return lambda _record: False
+    before_ms, after_ms = (
+        config.message_timestamp_before_max_ms,
+        config.message_timestamp_after_max_ms,
+    )
+    narrow = replace(
+        config,
+        message_timestamp_before_max_ms=max(before_ms - _CLOCK_MARGIN_MS, 0),
+        message_timestamp_after_max_ms=max(after_ms - _CLOCK_MARGIN_MS, 0),
+    )
+    rules = RecordRules(options.topic, narrow)
+
+    def near_limit(record: NewRecord) -> bool:
+        time_ms = record.timestamp
+        return time_ms is not None and not rules.is_allowed(time_ms, clock.now_ms())
+
+    return near_limit
+
+
+def _with_row(
+    error: RefusedRecords,
+    rows: Sequence[InputRecord],
+    near_limit: Callable[[NewRecord], bool],
+) -> RefusedRecords:
+    """Return a cluster's error with the location of the refused row, as far as it is known.
+
+    The client library names only records that it refuses itself. If a broker refuses a create time,
+    the row is one of those whose times are close to a limit.
+    """
+    reason = str(error)
+    if error.record_errors:
+        first = error.record_errors[0]
+        reason, locations = first.reason, [rows[first.index].location]
+    else:
+        # Brokers refuse several times in one batch as invalid records. Records without a key were
+        # refused before.
+        is_time = isinstance(error, InvalidTimestamp | InvalidRecord)
+        locations = [row.location for row in rows if is_time and near_limit(row.record)]
+    if not locations:
+        return error
+    others = len(locations) - 1
+    more = f" or {plural(others, 'other row')} with a time close to a limit" if others else ""
+    named = type(error)(f"{locations[0]}{more}: {reason}", record_errors=error.record_errors)
+    for note in getattr(error, "__notes__", ()):
+        named.add_note(note)
+    return with_times(named, *times_of(error))
+
+
 def _take_valid(rows: Sequence[InputRecord], take: _Take) -> None:
     """Take the rows; if a row is refused, take only the rows before the first refused row.
 
@@ -538,7 +617,7 @@ def _append_all(
     directory: "Directory | RemoteDirectory",
     groups: Iterator[list[InputRecord]],
     options: ProduceOptions,
-    batch_bytes: int,
+    terms: _Terms,
     tally: _Tally,
     advance: Callable[[], None],
 ) -> None:
@@ -558,7 +637,7 @@ def _append_all(
                 records,
                 partition=partition,
                 codec=codec,
-                batch_bytes=batch_bytes,
+                batch_bytes=terms.batch_bytes,
             )
         except TidelogError as error:
             if before := tally.records:
@@ -566,6 +645,8 @@ def _append_all(
                 error.add_note(f"{rows_before} {verb(before, 'was', 'were')} appended")
             if isinstance(error, StorageFailure):  # it may have written a part of the rows
                 error.add_note(f"some of the rows from {rows[0].location} on may be in the log")
+            if isinstance(error, RefusedRecords) and options.place.access is not None:
+                raise _with_row(error, rows, terms.near_limit) from error
             raise
         tally.take(results)
         tally.old += sum(map(tally.is_old, records))

@@ -582,7 +582,9 @@ _ADVICE: Final[dict[int, str]] = {
     ErrorCode.POLICY_VIOLATION: "; a tidelog broker refuses appends while its clock may be wrong:"
     " its log has the reason, and `tidelog accept-clock --data DIR` on its machine allows appends"
     " again",
-    ErrorCode.INVALID_RECORD: "; a compacted topic refuses records without a key",
+    ErrorCode.INVALID_RECORD: "; a compacted topic refuses records without a key,"
+    " and message.timestamp.before.max.ms and message.timestamp.after.max.ms limit which times are"
+    " accepted",
     ErrorCode.PRODUCER_FENCED: "; a newer producer with the same transactional id has"
     " fenced this producer",
 }

@@ -19,7 +19,11 @@ from tidelog.errors import (
     InvalidRequest,
     InvalidTimestamp,
     MessageTooLarge,
+    RecordError,
+    RefusedRecords,
     TidelogError,
+    times_of,
+    with_times,
 )
 from tidelog.remote.client import PURGED, Client, typed_error
 from tidelog.remote.client_settings import QUEUE_KBYTES
@@ -47,6 +51,10 @@ STAMPED: Final = 2
 
 _FATAL: Final = -150
 
+# librdkafka's error code for records that a broker refused only because of other records of their
+# batch.
+_OTHER_RECORD: Final = -138
+
 # librdkafka's error code for a partition that is not in its metadata.
 _UNKNOWN_PARTITION: Final = -190
 
@@ -54,7 +62,7 @@ _UNKNOWN_PARTITION: Final = -190
 class _Call:
     """State of one append: number of records in the queue, and offsets of the delivered records."""
 
-    __slots__ = ("count", "error", "is_sealed", "lock", "offsets", "result", "waiting")
+    __slots__ = ("count", "error", "is_cause", "is_sealed", "lock", "offsets", "result", "waiting")
 
     def __init__(self) -> None:
         self.result: Future[Results] = Future()
@@ -63,6 +71,7 @@ class _Call:
         self.count = 0
         self.is_sealed = False
         self.error: TidelogError | None = None
+        self.is_cause = False  # whether `error` is more than a consequence of another record's
         # maps partitions to (first offset, last offset, latest append time in ms, record count)
         self.offsets: dict[int, tuple[int, int, int, int]] = {}
 
@@ -81,10 +90,15 @@ class _Call:
             self.waiting -= 1
         self._settle()
 
-    def failed(self, error: TidelogError) -> None:
-        """Remember that a record of the call failed; only the call's first error is kept."""
+    def failed(self, error: TidelogError, *, is_cause: bool = True) -> None:
+        """Remember that a record of the call failed; only the call's first error is kept.
+
+        An error with `is_cause` replaces an error without it. A record whose batch was refused
+        because of another record has an error without `is_cause`.
+        """
         with self.lock:
-            self.error = self.error or error
+            if self.error is None or (is_cause and not self.is_cause):
+                self.error, self.is_cause = error, is_cause
             self.waiting -= 1
         self._settle()
 
@@ -92,7 +106,8 @@ class _Call:
         """Remember that the call queues no more records."""
         with self.lock:
             self.is_sealed = True
-            self.error = self.error or error
+            if error is not None and not self.is_cause:
+                self.error, self.is_cause = error, True
         self._settle()
 
     def _settle(self) -> None:
@@ -168,8 +183,8 @@ class Sender:
         lane = self._lane(codec_name, batch_bytes)
         call = _Call()
         try:
-            for row in rows:
-                lane.put(topic, row, call)
+            for index, row in enumerate(rows):
+                lane.put(topic, row, call, index)
         except TidelogError as error:
             call.seal(error)
         except BaseException:
@@ -244,8 +259,14 @@ class _Lane:
                 if len(self._producer) or self._is_closed:
                     self._has_work.set()
 
-    def put(self, topic: str, row: Row, call: _Call) -> None:
+    def put(self, topic: str, row: Row, call: _Call, index: int) -> None:
         """Queue one record; wait while the queue is full.
+
+        Args:
+            topic: Name of the topic.
+            row: The record.
+            call: The append.
+            index: Index of the record in the call, for errors.
 
         Raises:
             InvalidRecord, InvalidTimestamp, MessageTooLarge, UnknownTopic, InvalidRequest,
@@ -267,14 +288,15 @@ class _Lane:
             refuse_time(where, row[3])
             self._queue(topic, row, on_delivery)
         except KafkaException as error:
-            failure = self._typed(where, error.args[0])
+            failure = _numbered(self._typed(where, error.args[0]), where, index)
             call.failed(failure)
             raise failure from error
         except TidelogError as error:
-            call.failed(error)
-            raise
+            failure = _numbered(error, where, index)
+            call.failed(failure)
+            raise failure from error
         except (TypeError, UnicodeError, OverflowError) as error:
-            refused = InvalidRecord(f"{where}: {error}")
+            refused = _numbered(InvalidRecord(f"{where}: {error}"), where, index)
             call.failed(refused)
             raise refused from error
         self._has_work.set()
@@ -331,7 +353,8 @@ class _Lane:
         elif error.code() in PURGED:
             call.failed(Closed(f"{where}: closed before the record was sent"))
         else:
-            call.failed(self._typed(where, error))
+            is_cause = error.code() != _OTHER_RECORD
+            call.failed(self._typed(where, error), is_cause=is_cause)
 
     def _unproven(self, where: str) -> TidelogError:
         """Return the error for a delivery report without an offset.
@@ -358,6 +381,17 @@ class _Lane:
         self._is_closed = True
         self._has_work.set()
         self._thread.join()
+
+
+def _numbered(error: TidelogError, where: str, index: int) -> TidelogError:
+    """Return the error with the index of the record if the record was refused."""
+    if not isinstance(error, RefusedRecords):
+        return error
+    reason = str(error).removeprefix(f"{where}: ")
+    numbered = type(error)(
+        f"{where}: record {index}: {reason}", record_errors=(RecordError(index, reason),)
+    )
+    return with_times(numbered, *times_of(error))
 
 
 def batch_settings(batch_bytes: int | None) -> dict[str, object]:

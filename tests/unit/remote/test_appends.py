@@ -35,11 +35,15 @@ class Message:
 
 @dataclass(slots=True)
 class FakeProducer:
-    """Accepts records, and delivers them at the given offsets in the next poll."""
+    """Accepts records, and delivers them at the given offsets in the next poll.
+
+    While `codes` is not empty, the records fail with these codes instead.
+    """
 
     offsets: dict[int, list[int | None]]
     kind: int = 1
     room: int = 1000
+    codes: list[int] = field(default_factory=list)
     waiting: list[tuple[int, OnDelivery]] = field(default_factory=list)
 
     def produce(
@@ -58,6 +62,10 @@ class FakeProducer:
     def poll(self, _timeout_s: float) -> int:
         while self.waiting:
             partition, hear = self.waiting.pop(0)
+            if self.codes:
+                error = confluent_kafka.KafkaError(self.codes.pop(0))
+                hear(error, Message(partition, None))  # type: ignore[arg-type] # a stand-in
+                continue
             hear(None, Message(partition, self.offsets[partition].pop(0), self.kind))  # type: ignore[arg-type] # a stand-in
         return 0
 
@@ -99,6 +107,22 @@ def sender(client: Library) -> Iterator[Sender]:
     found = Sender(client.cluster, "lz4")
     yield found
     found.close()
+
+
+def test_a_record_that_the_client_refuses_is_named(sender: Sender, client: Library) -> None:
+    rows = [row(0), row(1), row(0, time_ms=0), row(0)]
+    with pytest.raises(InvalidTimestamp, match=r"flights-0: record 2: a record whose") as caught:
+        sender.send("flights", rows, None).result(PATIENCE_S)
+    assert [one.index for one in caught.value.record_errors] == [2]
+
+
+def test_an_error_because_of_another_record_does_not_hide_the_cause(
+    sender: Sender, client: Library
+) -> None:
+    """The other records of a refused batch have an error of their own."""
+    client.fake.codes = [-138, -138, 87, -138]
+    with pytest.raises(InvalidRecord, match="flights-0: INVALID_RECORD"):
+        sender.send("flights", [row(0)] * 4, None).result(PATIENCE_S)
 
 
 def test_the_result_has_first_and_last_offset(sender: Sender, client: Library) -> None:
