@@ -146,7 +146,7 @@ def test_match_that_kafka_hides_after_deleted_records_is_found(kafka_broker: Bro
 
 def test_a_failed_connection_has_its_reason(kafka_broker: Broker) -> None:
     nobody = f"127.0.0.1:{free_port()}"
-    refused = "refuses connections"
+    refused = "connection refused"
     lost = tidelog("rewind", "-b", nobody, "-g", "x", "--to", "-6h")
     assert lost.code == 1
     assert nobody in lost.err

@@ -265,8 +265,8 @@ def test_a_refused_connection_is_no_time_out() -> None:
     shell = Shell("127.0.0.1:1")
     assert shell.run("groups list --timeout 2s")[0] == ExitCode.ERROR
     assert shell.err.splitlines()[0] == (
-        "error: 127.0.0.1:1: could not connect: 127.0.0.1:1 refuses connections;"
-        " check that a broker is running there"
+        "error: 127.0.0.1:1: could not connect: connection refused; check that a broker is running"
+        " there"
     )
 
 

@@ -125,9 +125,14 @@ _REFUSED_CONNECTION: Final = re.compile(
 )
 
 
-def refused_text(address: str) -> str:
-    """Return the text for a server that refuses connections."""
-    return f"{address} refuses connections; check that a broker is running there"
+def refused_text(address: str, bootstrap: str) -> str:
+    """Return the text for a server that refuses connections.
+
+    The text of an error begins with all addresses, so it names the server's address again only if
+    there are several.
+    """
+    what = "connection refused" if address == bootstrap else f"{address} refuses connections"
+    return f"{what}; check that a broker is running there"
 
 
 TRANSPORT: Final = -195
@@ -316,9 +321,10 @@ class Client:
             except ExceptionGroup as failures:  # one failure for each IP address of the host
                 if failures.subgroup(TimeoutError) or not failures.subgroup(ConnectionRefusedError):
                     return None
-                reasons.append(refused_text(address))
+                reasons.append(refused_text(address, self.bootstrap))
             except gaierror as error:
-                reasons.append(f"can't resolve the host name of {address} ({error.strerror})")
+                of = "" if address == self.bootstrap else f" of {address}"
+                reasons.append(f"can't resolve the host name{of} ({error.strerror})")
             except ValueError:  # librdkafka accepts host names that Python does not encode
                 return None
             else:
@@ -448,11 +454,12 @@ class Client:
         reason = f"{error.name()}: {error.str()}{last_error}"
         refused = _REFUSED_CONNECTION.search(last_error)
         if refused is not None and refused[1] == self.bootstrap:
-            reason = refused_text(self.bootstrap)
+            reason = refused_text(self.bootstrap, self.bootstrap)
         elif is_timeout and "," in self.bootstrap:
             # another server may have accepted the connection without a response
-            last = last_error if refused is None else f"; {refused_text(refused[1])}"
-            reason = f"no server responds{last}"
+            if refused is not None:
+                last_error = f"; {refused_text(refused[1], self.bootstrap)}"
+            reason = f"no server responds{last_error}"
         kind = NotAuthorized if error.code() in _NOT_AUTHORIZED else ClusterFailure
         return kind(self.bootstrap, operation, reason, error_code=error.code())
 
