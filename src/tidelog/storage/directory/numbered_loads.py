@@ -158,13 +158,10 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     if rows.count < skipped:
         raise too_few_rows(source, topic, skipped, rows.count)
     if mark is not None and rows.digest != mark.note:
-        first = (
-            "the first row differs from the one"
-            if skipped == 1
-            else (f"the first {skipped:,} rows differ from those")
-        )
+        rows_text = f"first {skipped:,} rows differ from those"
+        first = "first row differs from the one" if skipped == 1 else rows_text
         raise InvalidRequest(
-            f"{first} that {topic} already has of source {source!r}; nothing was appended. If this"
+            f"the {first} that {topic} already has of source {source!r}; nothing was appended. If this"
             " is another source, give it another name;"
             " if it is the same source, use the same options as before"
         )
@@ -172,13 +169,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     try:
         with _Stage(log_dir, topic, commit_id, codec, batch_bytes) as stage:
             while chunk := list(itertools.islice(rows, ROWS_AT_ONCE)):
-                chunk_start = rows.count - len(chunk)
-                for partition, partition_rows in group(chunk).items():
-                    try:
-                        stage.take(partition, partition_rows)
-                    except RefusedRecords as error:
-                        indexes = _indexes(partition_rows, chunk, chunk_start)
-                        raise error.renumbered(indexes.__getitem__) from None
+                stage.take_chunk(chunk, rows.count - len(chunk), group(chunk))
             if rows.count == skipped:
                 return LoadResult({}, 0, skipped)
             version = WriterVersion(writer, rows.count, rows.digest, topics=(topic,))
@@ -223,6 +214,29 @@ class _Stage:
 
     def __exit__(self, *_: object) -> None:
         self._pool.close()
+
+    def take_chunk(
+        self,
+        chunk: Sequence[NewRecord],
+        start: int,
+        groups: Mapping[int, Sequence[NewRecord]],
+    ) -> None:
+        """Write rows of several partitions.
+
+        Args:
+            chunk: The rows, in the order of the source.
+            start: Index of the first row.
+            groups: The same rows, by partition.
+
+        Raises:
+            RefusedRecords: The topic's rules refuse rows; the error has their indexes.
+        """
+        for partition, rows in groups.items():
+            try:
+                self.take(partition, rows)
+            except RefusedRecords as error:
+                indexes = _indexes(rows, chunk, start)
+                raise error.renumbered(indexes.__getitem__) from None
 
     def take(self, partition: int, records: Sequence[NewRecord]) -> None:
         """Write rows of one partition; raises RefusedRecords if the topic's rules refuse rows."""
