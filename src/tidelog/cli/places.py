@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from tidelog.amounts import partitions_text, plural, verb
+from tidelog.amounts import partitions_text, plural
 from tidelog.cli.options import bundled, data_option
 from tidelog.cli.surroundings import Surroundings, UsageProblem, read_settings_text
 from tidelog.cli.times import duration_ms
@@ -515,8 +515,7 @@ def note_absent_partitions(
         surroundings.note(_absent_text(info.name, error))
     if more := errors[_TOPICS_NAMED_MAX:]:
         surroundings.note(
-            f"{path}: {plural(len(more), 'more topic')} {verb(len(more), 'has', 'have')} partitions"
-            " without a directory"
+            f"{path}: partitions of {plural(len(more), 'more topic')} have no directory, either"
         )
 
 

@@ -454,7 +454,7 @@ def test_the_list_of_topics_names_lost_partitions(cli: Cli) -> None:
     what = f"`tidelog doctor --data {cli.data}` shows what to do"
     assert result.err.splitlines() == [
         *(f"note: {cli.data}: t{number}: {listed}; {what}" for number in range(3)),
-        f"note: {cli.data}: 2 more topics have partitions without a directory",
+        f"note: {cli.data}: partitions of 2 more topics have no directory, either",
     ]
 
 

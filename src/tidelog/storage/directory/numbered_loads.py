@@ -161,8 +161,8 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         rows_text = f"first {skipped:,} rows differ from those"
         first = "first row differs from the one" if skipped == 1 else rows_text
         raise InvalidRequest(
-            f"the {first} that {topic} already has of source {source!r}; nothing was appended. If this"
-            " is another source, give it another name;"
+            f"the {first} that {topic} already has of source {source!r}; nothing was appended."
+            " If this is another source, give it another name;"
             " if it is the same source, use the same options as before"
         )
     commit_id = f"{log_dir.env.random.getrandbits(_ID_BITS):032x}"
