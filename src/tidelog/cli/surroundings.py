@@ -96,6 +96,9 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (StorageFailure, "check the disk: space, permissions, the system's log"),
 )
 
+# A keyword in errors of the library, and the option that replaces it in errors of commands.
+_INEXACT: Final = ("inexact=mark", "--inexact mark")
+
 # Options that name a cluster, or that say how to connect to the cluster.
 _CONNECTION: Final = ("--bootstrap", "--command-config", "--to-command-config", "--timeout")
 
@@ -136,7 +139,10 @@ def describe(error: BaseException, options: Collection[str] = ()) -> Failure:
     if isinstance(error, TidelogError):
         is_of_object = "://" in str(getattr(error, "path", ""))
         step = _step_for_object(error) if is_of_object else _next_step(error, options)
-        return Failure(ExitCode.ERROR, _one_line(f"{error}"), step)
+        text = _one_line(f"{error}")
+        if "--inexact" in options:
+            text = text.replace(*_INEXACT)
+        return Failure(ExitCode.ERROR, text, step)
     if isinstance(error, InvalidInput):
         return Failure(ExitCode.ERROR, _one_line(f"{error}"), _zone_hint(error, options))
     if isinstance(error, OSError):
