@@ -156,11 +156,12 @@ def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mend
     finally:
         if lock is not None:
             lock.close()
-    from tidelog.storage.checks.directory_check import check_verdict
+    from tidelog.storage.checks.directory_check import check_verdict, repair_command
 
     output.print_verdict(surroundings, check_verdict(check, findings, open_findings), kind)
     if findings or open_findings or kind is not Format.TABLE:
-        output.print_rows(surroundings, COLUMNS, _rows(findings, open_findings), kind)
+        rows = _rows(findings, open_findings, repair_command(check))
+        output.print_rows(surroundings, COLUMNS, rows, kind)
     if kind is Format.JSON and not findings and not open_findings and not check.unseen:
         output.print_object(
             surroundings, {"path": check.path, "sound": True, "partitions": len(check.partitions)}
@@ -228,21 +229,25 @@ def _body_check(total_bytes: int) -> "BodyCheck":
     return kernel_check
 
 
-def _rows(findings: "Sequence[Finding]", open_findings: "Sequence[Finding]") -> list[list[Cell]]:
+def _rows(
+    findings: "Sequence[Finding]", open_findings: "Sequence[Finding]", command: str
+) -> list[list[Cell]]:
     """Return rows for `findings`, then for the findings that only `open_findings` has.
 
     After a repair, `open_findings` are the findings of the check that follows the repair. Without a
-    repair, they are the findings of the only check.
+    repair, they are the findings of the only check. `command` is the whole command that repairs.
     """
     open_paths = {finding.path for finding in open_findings}
     first_findings = set(findings)
-    rows = [_row(each, repaired=each.path not in open_paths) for each in findings]
+    rows = [_row(each, command, repaired=each.path not in open_paths) for each in findings]
     return rows + [
-        _row(each, repaired=False) for each in open_findings if each not in first_findings
+        _row(each, command, repaired=False) for each in open_findings if each not in first_findings
     ]
 
 
-def _row(finding: "Finding", *, repaired: bool) -> list[Cell]:
+def _row(finding: "Finding", command: str, *, repaired: bool) -> list[Cell]:
+    from tidelog.storage.checks.findings import REPAIR_COMMAND
+
     return [
         finding.severity.value,
         _STATES[repaired],
@@ -250,5 +255,5 @@ def _row(finding: "Finding", *, repaired: bool) -> list[Cell]:
         finding.position,
         finding.offset,
         finding.damage,
-        finding.remedy,
+        finding.remedy.replace(REPAIR_COMMAND, command),
     ]

@@ -131,6 +131,10 @@ def test_repair_rebuilds_derived_files(flights: Cli, partition: Path) -> None:
     assert result.code == 1
     assert f"; `tidelog doctor --data {flights.data} --repair` rebuilds 4 files" in result.err
     assert {row["state"] for row in result.objects} == {"open"}
+    command = f"`tidelog doctor --data {flights.data} --repair` "
+    assert all(str(row["remedy"]).startswith(command) for row in result.objects)
+    (index, *_) = flights.run("doctor", "flights:0", "-o", "json").objects
+    assert f"`tidelog doctor flights:0 --data {flights.data} --repair` " in str(index["remedy"])
     result = flights.run("doctor", "--repair", "-o", "json")
     assert result.code == 0
     assert {row["state"] for row in result.objects} == {"repaired"}

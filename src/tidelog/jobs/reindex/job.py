@@ -371,7 +371,6 @@ def finding_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
 
 
 def _row(finding: Finding, state: str) -> tuple[object, ...]:
-    remedy = finding.remedy
     return (
         finding.severity.value,
         state,
@@ -379,6 +378,5 @@ def _row(finding: Finding, state: str) -> tuple[object, ...]:
         finding.position,
         finding.offset,
         finding.damage,
-        # `--repair` is an option of doctor, not of the command reindex.
-        f"tidelog doctor {remedy}" if remedy.startswith("--repair") else remedy,
+        finding.remedy,
     )

@@ -28,6 +28,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import commits, files, log_files, text_files
 from tidelog.storage import text_files as meta_properties
 from tidelog.storage.checks.findings import (
+    REPAIR_COMMAND,
     CheckedPartition,
     CheckOptions,
     Finding,
@@ -63,17 +64,15 @@ from tidelog.storage.tier.tier_files import TIER_FILE
 from tidelog.storage.tier.tier_record import DELETED_FILE, restore_advice
 from tidelog.types import TopicPartition
 
+_REMOVED: Final = f"{REPAIR_COMMAND} removes unreadable lines and lines with impossible offsets"
 _REMEDY: Final = {
     files.LOG_START_CHECKPOINT_FILE: (
-        "--repair removes unreadable lines and lines with impossible offsets; in partitions without"
-        " a line, deleted records reappear until they are deleted again"
+        f"{_REMOVED}; in partitions without a line, deleted records reappear until they are deleted"
+        " again"
     ),
 }
 
-_ANY: Final = (
-    "--repair removes unreadable lines and lines with impossible offsets; the offsets of these"
-    " partitions are then determined again"
-)
+_ANY: Final = f"{_REMOVED}; the offsets of these partitions are then determined again"
 
 # The log end of each partition, None if unknown. A partition's offset in a checkpoint must not be
 # larger than the partition's log end.
@@ -483,10 +482,14 @@ def check_verdict(
     repairable = len({finding.path for finding in open_findings if finding.repairable})
     hint = f"--repair can't fix {'the rest' if repaired else 'this damage'}"
     if repairable:
-        target = f"{check.selection} " if check.selection.topic else ""
-        command = f"`tidelog doctor {target}--data {shlex.quote(check.path)} --repair`"
-        hint = f"{command} rebuilds {plural(repairable, 'file')}"
+        hint = f"{repair_command(check)} rebuilds {plural(repairable, 'file')}"
     return f"{what} is damaged: {_counted(counts)} in {whole}{mended}; {hint}"
+
+
+def repair_command(check: DirectoryCheck) -> str:
+    """Return the whole command that repairs what a check has found."""
+    target = f"{check.selection} " if check.selection.topic else ""
+    return f"`tidelog doctor {target}--data {shlex.quote(check.path)} --repair`"
 
 
 def _counted(counts: Counter[Severity]) -> str:

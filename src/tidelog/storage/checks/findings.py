@@ -70,7 +70,9 @@ class Finding:
         return f"{location}: {self.damage}; {self.remedy}"
 
 
-REPAIR: Final = "--repair rebuilds it from the log"
+# The command that repairs; `tidelog doctor` adds the checked directory to it.
+REPAIR_COMMAND: Final = "`tidelog doctor --repair`"
+REPAIR: Final = f"{REPAIR_COMMAND} rebuilds it from the log"
 RESTORE_LOG_FIRST: Final = "restore the log first; until then readers don't use this file"
 
 

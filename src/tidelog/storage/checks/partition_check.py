@@ -16,6 +16,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, log_files, text_files
 from tidelog.storage.checks.findings import (
+    REPAIR_COMMAND,
     CheckedPartition,
     CheckOptions,
     Finding,
@@ -53,6 +54,8 @@ from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.storage.tier.tier_files import TIER_FILE, read_record_bytes
 from tidelog.storage.tier.tier_record import decode_record, restore_command
 from tidelog.types import INT64_MAX
+
+_REMOVAL: Final = f"{REPAIR_COMMAND} removes it"
 
 
 @dataclass(slots=True)
@@ -265,7 +268,7 @@ def _orphan(path: str, suffix: str) -> Finding:
             " file"
         )
         return warning(path, damage, remedy)
-    return derived(path, damage, severity=Severity.WARNING, remedy="--repair removes it")
+    return derived(path, damage, severity=Severity.WARNING, remedy=_REMOVAL)
 
 
 @dataclass(slots=True)
@@ -396,7 +399,7 @@ class PartitionCheck:
         for offset in self._snapshots:
             path = self._snapshot_path(offset)
             damage = f"its offset is after the log end, offset {self.repair_facts.log_end}"
-            yield derived(path, damage, severity=Severity.WARNING, remedy="--repair removes it")
+            yield derived(path, damage, severity=Severity.WARNING, remedy=_REMOVAL)
         yield from self._check_epochs()
         yield from self._check_append_time_checkpoint()
         yield from self._check_metadata()
@@ -465,7 +468,8 @@ class PartitionCheck:
         path = self.partition.path(name)
         if not self.partition.fs.exists(path) or not self.repair_facts.is_whole:
             return
-        remedy = "append times are verified by their rows instead; --repair resets the checkpoint"
+        rows = "append times are verified by their rows instead"
+        remedy = f"{rows}; {REPAIR_COMMAND} resets the checkpoint"
         checkpoint = AppendTimeCheckpoint.read(self.partition.fs, self.partition.directory)
         if checkpoint is None:
             yield derived(path, "it can't be read", remedy=remedy)

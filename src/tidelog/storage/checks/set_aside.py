@@ -23,7 +23,7 @@ from tidelog.errors import DamagedLog
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.offset_order import first_known_offset
 from tidelog.storage import files, log_files
-from tidelog.storage.checks.findings import CheckedPartition
+from tidelog.storage.checks.findings import REPAIR_COMMAND, CheckedPartition
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
 from tidelog.storage.log.leader_epochs import LeaderEpochs
@@ -102,7 +102,7 @@ class Parting:
                 " batches"
             )
         return (
-            "--repair keeps the sound batches before and after the damage, and moves bytes"
+            f"{REPAIR_COMMAND} keeps the sound batches before and after the damage, and moves bytes"
             f" {self.start} to {self.end - 1} to {self.aside_path}: {consequence}"
         )
 

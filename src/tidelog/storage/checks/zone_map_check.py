@@ -13,14 +13,14 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.record.header import CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
 from tidelog.storage import log_files
-from tidelog.storage.checks.findings import Finding, Severity, derived, warning
+from tidelog.storage.checks.findings import REPAIR_COMMAND, Finding, Severity, derived, warning
 from tidelog.storage.checks.flipped_bits import flipped_bit
 from tidelog.storage.checks.log_check import LogFacts
 from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
 
 ReadBytes = Callable[[int, int], bytes]
 READ_BYTES: Final = 4 << 20
-_STALE: Final = "--repair rebuilds it"
+_STALE: Final = f"{REPAIR_COMMAND} rebuilds it"
 _PRIMARY: Final = (
     "append times that the file lacks are unknown; restore the file from a backup to recover them"
 )
