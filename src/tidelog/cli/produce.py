@@ -263,7 +263,7 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
 
 
 class _Terms(NamedTuple):
-    """What a target accepts.
+    """Limits of an append to a target.
 
     Attributes:
         batch_bytes: Size in bytes at which a batch is finished.
