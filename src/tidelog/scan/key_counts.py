@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from tidelog.arguments import KeyOrder
 from tidelog.lazy_dataclass import dataclass
+from tidelog.record.columns.column_builders import TIME
 from tidelog.record.kernels.hashes import SIPHASH, hash_keys, make_hasher
-from tidelog.record.kernels.key_rows import TIME
 from tidelog.scan.keyed_table import TableStats, rows_at
 from tidelog.scan.split import ScanStats
 from tidelog.scan.winners import ALL_KEYS, Share, new_secret
