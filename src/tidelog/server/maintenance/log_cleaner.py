@@ -92,11 +92,10 @@ async def _flush(node: "Node", name: TopicPartition, *, roll: bool) -> None:
     """Open a partition, and flush it unless it is offline; `roll` first ends its active segment."""
     await node.partitions.open_beside([name], node.work)
     partition = node.partitions.get(name.topic, name.partition)
-    if partition.failure is not None:
-        return
-    if roll:
+    if roll and partition.failure is None:
         partition.log.roll()
-    await partition.flushed()
+    if partition.failure is None:
+        await partition.flushed()
 
 
 class LentJobs:
