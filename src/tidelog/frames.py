@@ -77,7 +77,7 @@ class ArrowSource(ABC):
         """Read the records into a Polars frame.
 
         Raises:
-            MissingDependency: Polars is not installed. Also the errors of `to_arrow`.
+            MissingDependency: Polars is not installed. Also raises the errors of `to_arrow`.
         """
         try:
             import polars as pl
@@ -91,7 +91,7 @@ class ArrowSource(ABC):
         """Read the records into a pandas frame, with times in UTC.
 
         Raises:
-            MissingDependency: pandas is not installed. Also the errors of `to_arrow`.
+            MissingDependency: pandas is not installed. Also raises the errors of `to_arrow`.
         """
         try:
             import pandas as pd
@@ -112,8 +112,8 @@ class ArrowSource(ABC):
                 None, they are not registered.
 
         Raises:
-            MissingDependency: DuckDB is not installed. Also the errors that `to_arrow` raises
-                immediately. A later error in a query is raised as DuckDB's error, whose text
+            MissingDependency: DuckDB is not installed. Errors that `to_arrow` raises immediately
+                are also raised. A later error in a query is raised as DuckDB's error, whose text
                 contains tidelog's message.
         """
         try:
@@ -279,7 +279,7 @@ class Scan(ArrowSource):
         Raises:
             InvalidRequest: The unit is unknown, the result would have more than 100,000 ranges, or
                 the zone's ranges would not begin at multiples of 15 minutes in UTC.
-            InvalidTime: The zone is unknown. Also the errors of `to_arrow`.
+            InvalidTime: The zone is unknown. Also raises the errors of `to_arrow`.
         """
         calendar_unit = choice(CalendarUnit, unit, "unit")
         in_zone = zone_of(zone) or UTC

@@ -210,7 +210,7 @@ class FrontDoor(Closing):
             clock: `record` or `append`.
 
         Raises:
-            InvalidTime: `when` is no point in time. Also the errors of `offsets_for_times`.
+            InvalidTime: `when` is no point in time. Also raises the errors of `offsets_for_times`.
         """
         time_ms = self.point(when)
         return self.offsets_for_times(dict.fromkeys(self.partitions(topic), time_ms), clock=clock)

@@ -140,7 +140,8 @@ def _chosen(
 
     Raises:
         UsageProblem: A directory and a cluster are both given on the command line, or both by
-            environment variables. Or `--command-config` or `--timeout` is given without a cluster.
+            environment variables. Also raised if `--command-config` or `--timeout` is given without
+            a cluster.
     """
     context = click.get_current_context()
 

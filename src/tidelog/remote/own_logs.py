@@ -120,8 +120,8 @@ class OwnLogs:
 
         Raises:
             InvalidRequest: The record before the match has no known append time, so that record may
-                be the first match. Or no record matches, and the log's last record has no known
-                append time.
+                be the first match. Also raised if no record matches, and the log's last record has
+                no known append time.
         """
 
         def search(log: LogView) -> OffsetAndTimestamp | None:

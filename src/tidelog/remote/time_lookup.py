@@ -384,8 +384,8 @@ def first_known_appended(
 
     Raises:
         InvalidRequest: The last record before the match has no known append time, so that record
-            may be the first match. Or no record matches, and the log's last visible record has no
-            known append time.
+            may be the first match. Also raised if no record matches, and the log's last visible
+            record has no known append time.
         OffsetOutOfRange, UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
     """
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}

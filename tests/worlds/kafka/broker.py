@@ -55,7 +55,7 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
-    # Long, so that no member times out on a busy machine.
+    # The session timeouts are long, so that no member times out on a busy machine.
     "group.consumer.session.timeout.ms": "600000",
     "group.consumer.max.session.timeout.ms": "600000",
     "group.share.assignment.interval.ms": "0",

@@ -146,9 +146,9 @@ def set_aside(
     """Carry out a plan, durably; the caller holds the directory's lock. Raises OSError."""
     fs, base, resumes_at = context.env.files, parting.base_offset, parting.resumes_at
     size, bases = fs.stat(parting.path).size, list_bases(context)
-    # If a segment already begins at `resumes_at`, an interrupted repair may have copied the sound
-    # bytes into it. Or it has other records at these offsets, so that the sound bytes can't become
-    # a segment.
+    # If a segment already begins at `resumes_at`, there are two possibilities. An interrupted
+    # repair may have copied the sound bytes into this segment. Otherwise the segment has other
+    # records at these offsets, so the sound bytes can't become a segment.
     has_segment = resumes_at in bases and resumes_at != base
     end = size if has_segment else parting.end
     if parting.start < end:

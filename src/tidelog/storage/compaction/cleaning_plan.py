@@ -556,8 +556,9 @@ def plan_cleaning(
 
     Raises:
         ConfigError: Settings conflict.
-        CorruptData, MissingFile: A batch or index is damaged. Or `options.accepts_lost_times` is
-            False, and the append times of a segment to rewrite are damaged or lost.
+        CorruptData, MissingFile: A batch or index is damaged. Also raised if
+            `options.accepts_lost_times` is False, and the append times of a segment to rewrite are
+            damaged or lost.
         StorageFailure: The disk failed.
     """
     log, decision = state.log, state.decision

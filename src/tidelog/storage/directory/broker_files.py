@@ -355,7 +355,7 @@ def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = No
     Args:
         env: Files and randomness.
         directory: Directory of topics.
-        is_new: Whether the directory had no topics, so that no log contains a producer id.
+        is_new: True if the directory had no topics. No log then contains a producer id.
         first: First id after the last reserved block; None to read it from the file.
 
     Raises:

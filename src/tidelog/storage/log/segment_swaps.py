@@ -122,8 +122,8 @@ class SegmentSwaps(LogPart):
         """Return the finished, consecutive local segments with these base offsets.
 
         Raises:
-            InvalidRequest: The log has no such run of segments. Or the tier has copies of some of
-                the segments; a swap would make these copies differ from the log.
+            InvalidRequest: The log has no such run of segments. Also raised if the tier has copies
+                of some of the segments; a swap would make these copies differ from the log.
             StorageFailure, Closed: The partition is offline or closed.
         """
         self._guard.ensure_writable()

@@ -161,7 +161,7 @@ class Validator:
             CorruptBatch: A frame, checksum or compressed stream is invalid.
             CorruptRecord: A record is invalid.
             InvalidRecord: There is no batch; or there are several batches, but only the origin SINK
-                may send several; or a batch has header fields that are not allowed. Or a record has
+                may send several; or a batch has header fields that are not allowed; or a record has
                 no key, and the topic is compacted.
             InvalidTimestamp: A timestamp is outside the topic's limits, or a batch has a
                 LogAppendTime flag that is not allowed.

@@ -188,8 +188,8 @@ class Segment(ABC):
         end_offset: End of the segment's offsets, exclusive: the next segment's base offset or the
             log end.
         is_active: Whether this is the log's last segment, which may grow and must not be mapped.
-        takes_appends: Whether this process writes the segment, so that no other process truncates
-            its files.
+        takes_appends: True if this process writes the segment. No other process then truncates the
+            segment's files.
         is_tiered: Whether only the tier has the segment. A tiered segment is finished and never
             changes.
         last_batch: The last batch, if it is in memory.
@@ -532,9 +532,9 @@ def iterate_batches(
             end.
 
     Raises:
-        CorruptBatch: A frame is invalid, or offsets are impossible. Or a finished segment ends in
-            the middle of a batch, before the segment's end offset: nothing will ever write the rest
-            of this batch.
+        CorruptBatch: A frame is invalid, or offsets are impossible. Also raised if a finished
+            segment ends in the middle of a batch, before the segment's end offset: nothing will
+            ever write the rest of this batch.
     """
     if not segment.is_mapped:
         batches = segment.walk_file(start, end)

@@ -61,8 +61,8 @@ class LogSlice(NamedTuple):
         """Yield the batches that may have offsets in the range, with their positions.
 
         Raises:
-            CorruptBatch: A frame is invalid. Or a batch before a gap is damaged, and may have had
-                records of the range.
+            CorruptBatch: A frame is invalid. Also raised if a batch before a gap is damaged, and
+                may have had records of the range.
             StorageFailure: The disk failed.
         """
         with typed_reads(self.segment.log_path):

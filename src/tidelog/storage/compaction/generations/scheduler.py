@@ -340,9 +340,10 @@ class Generations:
 
         A full pass for tombstones runs at most once per retention time, because rewriting the whole
         log for each tombstone would cost as much as brute force. If the cleanable part has grown
-        since the last plan, the pass is delayed until one of two conditions holds. Either the
-        cleanable part has grown by as many offsets as the log has keys, since the last full pass.
-        Or the first tombstones expired at least a tenth of the retention time ago.
+        since the last plan, the pass is delayed until one of two conditions holds. The first
+        condition: since the last full pass, the cleanable part has grown by as many offsets as the
+        log has keys. The second condition: the first tombstones expired at least a tenth of the
+        retention time ago.
         """
         statistics = self._statistics
         overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
