@@ -396,20 +396,13 @@ class OffsetMap:
 
         Raises: OutsideMap: See `starts`; or a transform has chosen the partitions.
         """
-        target = self.target_of_key(source_partition, key)
-        return target, self.starts(source_partition, offset)[target]
-
-    def target_of_key(self, source_partition: SourcePartition, key: bytes) -> TopicPartition:
-        """Return the target partition of a key.
-
-        Raises OutsideMap if a transform has chosen the partitions.
-        """
-        topic = self.sources[source_partition.source].target
-        if self.partitioning is Partitioning.KEPT:
-            return TopicPartition(topic, source_partition.partition)
+        if self.partitioning is Partitioning.ANY:
+            raise OutsideMap("partitions were chosen by a transform: a key may be in any of them")
+        topic, number = self.sources[source_partition.source].target, source_partition.partition
         if self.partitioning is Partitioning.KEY:
-            return TopicPartition(topic, partition_of(key, self.partition_counts[topic]))
-        raise OutsideMap("partitions were chosen by a transform: a key may be in any of them")
+            number = partition_of(key, self.partition_counts[topic])
+        target = TopicPartition(topic, number)
+        return target, self.starts(source_partition, offset)[target]
 
     def origins(self, target: TopicPartition, offset: int) -> list[MapRow]:
         """Return the rows whose target range contains an offset.

@@ -1,5 +1,7 @@
 """Offset maps: lookups, growth and storage."""
 
+from dataclasses import replace
+
 import pytest
 
 from tidelog.env import os_env
@@ -142,11 +144,13 @@ class TestKeys:
         assert start == TargetOffset(5, is_exact=True)
 
     def test_kept_it_stays_where_it_was(self) -> None:
-        assert empty(8).target_of_key(SourcePartition(0, 3), b"k") == TopicPartition("copy", 3)
+        source = SourcePartition(0, 3)
+        found = replace(empty(8), copied={source: CopiedRange(10, 10)})
+        assert found.start_of_key(source, 10, b"k")[0] == TopicPartition("copy", 3)
 
     def test_a_transform_may_have_put_it_anywhere(self) -> None:
         with pytest.raises(OutsideMap, match="by a transform"):
-            empty(8, Partitioning.ANY).target_of_key(HERE, b"k")
+            empty(8, Partitioning.ANY).start_of_key(HERE, 10, b"k")
 
 
 class TestSources:
