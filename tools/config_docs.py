@@ -61,7 +61,8 @@ _TWO_SIDED: Final = (
 
 def _row(key: ConfigKey) -> str:
     others = [_synonym(synonym) for synonym in key.synonyms if synonym.name != key.name]
-    names = ", ".join(others) or ("the same" if key.synonyms else "")
+    has_same = bool(key.synonyms) or key.name.startswith("tidelog.")
+    names = ", ".join(others) or ("the same" if has_same else "")
     return (
         f"| `{key.name}` | {key.kind.type_name} | {_default(key)} | {key.kind.allowed} | {names} |"
     )

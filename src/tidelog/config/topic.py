@@ -259,7 +259,6 @@ class TopicConfig:
         "-1",
         "A log with at least this many uncompacted bytes is compacted, even if"
         " min.cleanable.dirty.ratio is not reached; -1: only min.cleanable.dirty.ratio counts.",
-        synonyms=(Synonym("tidelog.compaction.min.dirty.bytes"),),
     )
     tidelog_compaction_strategy: CompactionStrategy = config_field(
         COMPACTION_STRATEGY,
@@ -267,14 +266,12 @@ class TopicConfig:
         "Property that decides which record of a key is kept. `offset`: the highest offset, as in"
         " Kafka; `timestamp`: the highest record timestamp; `header`: the highest version in a"
         " header. Among equal values, the record with the highest offset is kept.",
-        synonyms=(Synonym("tidelog.compaction.strategy"),),
     )
     tidelog_compaction_strategy_header: str = config_field(
         TEXT,
         "",
         "Name of the version header for tidelog.compaction.strategy=header: 8 bytes, a big-endian"
         " int64. A record without this header counts as older than all records with this header.",
-        synonyms=(Synonym("tidelog.compaction.strategy.header"),),
     )
     tidelog_compaction_scheduler: CompactionScheduler = config_field(
         COMPACTION_SCHEDULER,
@@ -284,7 +281,6 @@ class TopicConfig:
         " reached. `generational` rewrites the segments with the most garbage per rewritten byte,"
         " when tidelog.compaction.space.factor is reached; it writes far less than `brute-force`,"
         " but reads more.",
-        synonyms=(Synonym("tidelog.compaction.scheduler"),),
     )
     tidelog_compaction_space_factor: float = config_field(
         SPACE_FACTOR,
@@ -292,14 +288,12 @@ class TopicConfig:
         "With tidelog.compaction.scheduler=generational: maximum size of a log,"
         " including its active segment, as a multiple of the size of its live records."
         " The log is compacted before it grows larger.",
-        synonyms=(Synonym("tidelog.compaction.space.factor"),),
     )
     tidelog_cleaner_hash: KeyHash = config_field(
         KEY_HASH,
         "siphash",
         "128-bit hash of keys in a compaction: `siphash` with a new random secret for each"
         " compaction, or `md5`.",
-        synonyms=(Synonym("tidelog.cleaner.hash"),),
     )
     tidelog_cleaner_verify_keys: bool = config_field(
         FLAG,
@@ -307,7 +301,6 @@ class TopicConfig:
         "Compare the keys themselves before a record is dropped: then even two keys with the same"
         " hash are never mistaken for one key. The keys are stored in half of the offset map's"
         " memory.",
-        synonyms=(Synonym("tidelog.cleaner.verify.keys"),),
     )
 
     max_message_bytes: int = config_field(
