@@ -123,7 +123,7 @@ def _session_request(context: RequestContext, request: FetchRequest) -> SessionR
         session_id=request.session_id,
         epoch=request.session_epoch,
         by_id=by_id,
-        is_follower=request.replica_id >= 0 or request.replica_state.replica_id >= 0,
+        is_follower=replica_of(context.version, request) >= 0,
         partitions=[
             (_key(topic.topic_id if by_id else topic.topic, partition.partition), partition)
             for topic in request.topics

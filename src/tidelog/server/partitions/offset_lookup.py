@@ -57,7 +57,7 @@ def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
             match = log.max_timestamp(clock=clock, may_block=False)
     except ColdRead:
         return partial(_search_in_thread, log, time_ms, end, work, clock)
-    return match if match is None or match.offset < end else None
+    return _visible(match, end)
 
 
 async def _search_in_thread(
