@@ -22,7 +22,7 @@ from tidelog.server.net.connection import Connection
 from tidelog.server.net.listener import SEND_BUFFER, Listener, listening_sockets, naming, prepare
 from tidelog.server.net.listener_authentication import ListenerAuthentication
 from tidelog.server.runtime.loop import Slices
-from tidelog.server.runtime.threads import Beside, Work
+from tidelog.server.runtime.threads import ThreadDeferral, Work
 from tidelog.storage.directory.broker_files import read_cluster, settings_of
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
@@ -55,7 +55,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
     options = LogDirOptions(
         create=True,
         topic_defaults=config.topic_defaults,
-        deferrals=lambda: Beside(syncs),
+        deferrals=lambda: ThreadDeferral(syncs),
         producer_expiration_ms=config.producer_id_expiration_ms,
         leaves_set_aside=True,
         prepare=lambda state: _apply_stored(state, config),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.server.runtime.threads import Beside, Work
+from tidelog.server.runtime.threads import ThreadDeferral, Work
 
 
 class Notes:
@@ -37,12 +37,12 @@ def test_jobs_run_in_threads_and_in_order() -> None:
     finished = asyncio.Event
 
     async def story() -> None:
-        beside, over = Beside(work), finished()
+        deferral, over = ThreadDeferral(work), finished()
         for number in range(5):
-            beside.defer(notes.job(f"{number}"), notes.told(f"{number}"))
-        beside.defer(lambda: None, lambda _: over.set())
+            deferral.defer(notes.job(f"{number}"), notes.told(f"{number}"))
+        deferral.defer(lambda: None, lambda _: over.set())
         await over.wait()
-        assert beside.is_idle
+        assert deferral.is_idle
 
     asyncio.run(story())
     work.close()
@@ -57,9 +57,9 @@ def test_failure_is_reported() -> None:
         raise OSError(28, "no room")
 
     async def story() -> None:
-        beside = Beside(work)
-        beside.defer(fail, lambda error: told.append(repr(error)))
-        beside.settle()
+        deferral = ThreadDeferral(work)
+        deferral.defer(fail, lambda error: told.append(repr(error)))
+        deferral.settle()
 
     asyncio.run(story())
     work.close()
@@ -70,14 +70,14 @@ def test_settle_waits_for_the_running_job_and_runs_the_others() -> None:
     notes, work, gate = Notes(), Work(1), threading.Event()
 
     async def story() -> None:
-        beside = Beside(work)
-        beside.defer(
+        deferral = ThreadDeferral(work)
+        deferral.defer(
             lambda: notes.lines.append(f"gate {gate.wait(PATIENCE_S)}"), notes.told("gate")
         )
-        beside.defer(notes.job("next"), notes.told("next"))
+        deferral.defer(notes.job("next"), notes.told("next"))
         threading.Timer(0, gate.set).start()
-        beside.settle()
-        assert beside.is_idle
+        deferral.settle()
+        assert deferral.is_idle
         await asyncio.sleep(0)  # the notification of the thread is late and has no effect
 
     asyncio.run(story())
@@ -89,11 +89,11 @@ def test_dropped_work_gets_no_callback() -> None:
     notes, work = Notes(), Work(1)
 
     async def story() -> None:
-        beside = Beside(work)
-        beside.defer(notes.job("first"), notes.told("first"))
-        beside.defer(notes.job("second"), notes.told("second"))
-        wait = beside.detach()
-        assert beside.is_idle
+        deferral = ThreadDeferral(work)
+        deferral.defer(notes.job("first"), notes.told("first"))
+        deferral.defer(notes.job("second"), notes.told("second"))
+        wait = deferral.detach()
+        assert deferral.is_idle
         wait()
         await asyncio.sleep(0)
 
@@ -109,11 +109,11 @@ def test_without_loop_or_threads_all_is_done_at_once(*, is_closed: bool) -> None
         work.close()
 
         async def story() -> None:
-            Beside(work).defer(notes.job("job"), notes.told("job"))
+            ThreadDeferral(work).defer(notes.job("job"), notes.told("job"))
 
         asyncio.run(story())
     else:
-        Beside(work).defer(notes.job("job"), notes.told("job"))
+        ThreadDeferral(work).defer(notes.job("job"), notes.told("job"))
         work.close()
     assert notes.lines == ["job", "job done"]
 
@@ -125,11 +125,11 @@ def test_a_failing_callback_does_not_delay_later_work() -> None:
         raise ValueError("a defect")
 
     async def story() -> list[str]:
-        beside, over, told = Beside(work), asyncio.Event(), list[str]()
+        deferral, over, told = ThreadDeferral(work), asyncio.Event(), list[str]()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
-        beside.defer(notes.job("first"), fail)
-        beside.defer(notes.job("second"), lambda _: over.set())
+        deferral.defer(notes.job("first"), fail)
+        deferral.defer(notes.job("second"), lambda _: over.set())
         await asyncio.wait_for(over.wait(), PATIENCE_S)
         return told
 

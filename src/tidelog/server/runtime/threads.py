@@ -1,8 +1,8 @@
 """Threads of a broker: workers, a log's deferred tasks, and calls from threads to the loop.
 
 - `Work`: blocking calls in a few threads, with a limit on waiting calls.
-- `Beside`: tasks that one log defers (`Deferral` in `tidelog.storage.log.durability`), in order.
-  Tasks of different logs run concurrently.
+- `ThreadDeferral`: tasks that one log defers (`Deferral` in `tidelog.storage.log.durability`), in
+  order. Tasks of different logs run concurrently.
 - `LogDirOnLoop`: proxy through which other threads use the directory. A `LogDir` and its logs are
   used only in the event loop's thread. Long work (an attach, a copy to the tier) runs in another
   thread with proxies: the loop executes each call of a proxy, and the thread reads plain values
@@ -101,7 +101,7 @@ def _await(running: "Future[None]") -> None:
     wait([running])
 
 
-class Beside:
+class ThreadDeferral:
     """Runs the deferred jobs of one log in the broker's threads; implements `Deferral`.
 
     Used only in the event loop's thread.
