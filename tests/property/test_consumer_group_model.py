@@ -67,7 +67,7 @@ class Consumers(RuleBasedStateMachine):
             rebalance_timeout_ms=60_000 if repeats else -1,
         )
         self.unanswered.discard(name)
-        return self.world.heartbeats.beat(asked).value
+        return self.world.heartbeats.heartbeat(asked).value
 
     @rule(name=NAMES, topics=TOPICS, assignor=st.sampled_from([None, "range", "uniform"]))
     def join(self, name: str, topics: set[str], assignor: str | None) -> None:
@@ -83,7 +83,7 @@ class Consumers(RuleBasedStateMachine):
             assignor=assignor,
             owned={},
         )
-        self._take(name, self.world.heartbeats.beat(asked).value)
+        self._take(name, self.world.heartbeats.heartbeat(asked).value)
 
     @rule(name=NAMES)
     def beat(self, name: str) -> None:
@@ -103,7 +103,9 @@ class Consumers(RuleBasedStateMachine):
     @rule(name=NAMES)
     def leave(self, name: str) -> None:
         if name in self.epochs:
-            self.world.heartbeats.beat(HeartbeatRequest(group_id=GROUP, member_id=name, epoch=-1))
+            self.world.heartbeats.heartbeat(
+                HeartbeatRequest(group_id=GROUP, member_id=name, epoch=-1)
+            )
             self._forget(name)
 
     @rule()

@@ -37,7 +37,6 @@ from tidelog.server.api.classic_groups import GROUP_OPERATIONS
 from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many, sees_topics
 from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
 from tidelog.server.groups.assignors import SIMPLE
-from tidelog.server.groups.group_updates import Heartbeats
 from tidelog.server.groups.modern_group import (
     NO_TARGET,
     ConsumerGroup,
@@ -49,6 +48,7 @@ from tidelog.server.groups.modern_records import parts_of
 from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import in_slices
+from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation, ResourceType
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
-Beaten = TypeVar("Beaten", bound=HeartbeatResponse)
+ResponseT = TypeVar("ResponseT", bound=HeartbeatResponse)
 
 
 # -- heartbeats --------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ def consumer_group_heartbeat(
         is_first_version=context.version == 0,
         may_see=None if context.node.authorizer is None else sees_topics(context),
     )
-    beats = context.node.groups.heartbeats
-    return _heartbeat(context, beats, heartbeat, ConsumerGroupHeartbeatResponse)
+    handle = context.node.groups.heartbeats.heartbeat
+    return _heartbeat(context, handle, heartbeat, ConsumerGroupHeartbeatResponse)
 
 
 def share_group_heartbeat(
@@ -102,17 +102,21 @@ def share_group_heartbeat(
         client_id=context.client_id or "",
         client_host=f"/{context.connection.host}",
     )
-    return _heartbeat(context, context.node.groups.shares, heartbeat, ShareGroupHeartbeatResponse)
+    handle = context.node.groups.shares.heartbeat
+    return _heartbeat(context, handle, heartbeat, ShareGroupHeartbeatResponse)
 
 
 def _heartbeat(
-    context: RequestContext, beats: Heartbeats, request: HeartbeatRequest, kind: type[Beaten]
-) -> Beaten | Awaitable[Beaten]:
+    context: RequestContext,
+    handle: Callable[[HeartbeatRequest], Reply[HeartbeatResult]],
+    request: HeartbeatRequest,
+    kind: type[ResponseT],
+) -> ResponseT | Awaitable[ResponseT]:
     group_id = request.group_id
     code = context.node.groups.shards.error_for(group_id) if group_id else ErrorCode.NONE
     if code is not ErrorCode.NONE:
-        return _beat_response(kind, HeartbeatResult(code=code))
-    return beats.beat(request).map(partial(_beat_response, kind))
+        return _response(kind, HeartbeatResult(code=code))
+    return handle(request).map(partial(_response, kind))
 
 
 def _owned(parts: Iterable[IdPartitions]) -> Mapping[UUID, frozenset[int]]:
@@ -122,14 +126,14 @@ def _owned(parts: Iterable[IdPartitions]) -> Mapping[UUID, frozenset[int]]:
     return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
 
 
-def _beat_response(kind: type[Beaten], beat: HeartbeatResult) -> Beaten:
-    assigned = beat.assignment
+def _response(kind: type[ResponseT], result: HeartbeatResult) -> ResponseT:
+    assigned = result.assignment
     return kind(
-        error_code=beat.code,
-        error_message=beat.message,
-        member_id=beat.member_id,
-        member_epoch=beat.epoch,
-        heartbeat_interval_ms=beat.interval_ms,
+        error_code=result.code,
+        error_message=result.message,
+        member_id=result.member_id,
+        member_epoch=result.epoch,
+        heartbeat_interval_ms=result.interval_ms,
         assignment=None
         if assigned is None
         else HeartbeatAssignment(topic_partitions=parts_of(assigned)),

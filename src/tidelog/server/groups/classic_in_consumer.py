@@ -134,10 +134,10 @@ class ClassicInConsumer:
         epoch = update.group.epoch
         moved = new
         if not has_changed:
-            aim = self._updates.aim(
+            target = self._updates.member_target(
                 update, update.group.target_epoch, match.previous, new, same=True
             )
-            moved = self._updates.reconcile(update, new, aim, owned, has_changed=False)
+            moved = self._updates.reconcile(update, new, target, owned, has_changed=False)
         replacement = MemberReplacement(match.replaced_id or new.member_id, moved, has_changed)
         written = self._migration.downgrade_replaced(update, epoch, replacement)
         return _joined_after(written, moved)

@@ -12,9 +12,9 @@ from tidelog.server.groups.consumer_rebalance import (
 )
 from tidelog.server.groups.group_updates import (
     GroupUpdate,
-    Heartbeats,
-    beat_after,
+    answer_heartbeat,
     require_all,
+    result_after,
 )
 from tidelog.server.groups.members import (
     MemberMatch,
@@ -42,7 +42,7 @@ from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
 
 
-class ConsumerHeartbeats(Heartbeats):
+class ConsumerHeartbeats:
     """Heartbeats of members of the consumer protocol. Used only in the event loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, migration: Migration, regexes: Regexes) -> None:
@@ -50,7 +50,11 @@ class ConsumerHeartbeats(Heartbeats):
         self._migration = migration
         self._regexes = regexes
 
-    def _require_sense(self, request: HeartbeatRequest) -> None:
+    def heartbeat(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
+        """Handle one heartbeat."""
+        return answer_heartbeat(request, self._check, self._stay, self._leave)
+
+    def _check(self, request: HeartbeatRequest) -> None:
         """Refuse an invalid request."""
         is_usual = (
             request.epoch > JOINING and request.instance_id is None and request.rack_id is None
@@ -133,13 +137,13 @@ class ConsumerHeartbeats(Heartbeats):
     def _respond(
         self, update: ConsumerUpdate, member: ConsumerMember, *, with_assignment: bool
     ) -> Reply[HeartbeatResult]:
-        beat = HeartbeatResult(
+        result = HeartbeatResult(
             member_id=member.member_id,
             epoch=member.assignment.epoch,
             interval_ms=self._updates.settings.heartbeat_interval_ms(update.group.group_id),
             assignment=owned_of(member.assignment.assigned) if with_assignment else None,
         )
-        return beat_after(self._updates.write(update), beat)
+        return result_after(self._updates.write(update), result)
 
     # -- leaving -----------------------------------------------------------------------------
 
@@ -149,17 +153,17 @@ class ConsumerHeartbeats(Heartbeats):
             raise Refusal(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"consumer group {request.group_id} does not exist"
             )
-        beat = HeartbeatResult(member_id=request.member_id, epoch=request.epoch)
+        result = HeartbeatResult(member_id=request.member_id, epoch=request.epoch)
         if request.instance_id is None:
             member = member_of(group, request.member_id)
-            return beat_after(self._migration.fence(group, (member,)), beat)
+            return result_after(self._migration.fence(group, (member,)), result)
         member = static_member_of(group, request.member_id, request.instance_id)
         if request.epoch == LEAVING:
-            return beat_after(self._migration.fence(group, (member,)), beat)
+            return result_after(self._migration.fence(group, (member,)), result)
         update = GroupUpdate(group)
         assignment = member.assignment._replace(epoch=LEAVING_FOR_A_WHILE, revoking={})
         update.changes.append(AssignmentChange(member.member_id, assignment))
-        return beat_after(self._updates.write(update), beat)
+        return result_after(self._updates.write(update), result)
 
 
 def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:

@@ -1,7 +1,7 @@
 """Updates that only consumer groups have: regular expressions, target assignments, reconciliation.
 
-`ConsumerUpdates.aim` computes a member's target assignment, and `next_assignment` computes the
-member's next step towards the target. A member that must revoke partitions is in state
+`ConsumerUpdates.member_target` computes a member's target assignment, and `next_assignment`
+computes the member's next step towards the target. A member that must revoke partitions is in state
 UNREVOKED_PARTITIONS. The member gets the new epoch only when it no longer reports these partitions
 as owned. In the new epoch, the member is in state UNRELEASED_PARTITIONS while other members still
 own partitions of its target. A member that has all partitions of its target is STABLE. These states
@@ -46,7 +46,7 @@ _LOGGER = logging.getLogger("tidelog.server")
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class MemberTarget:
     """Target assignment of a member, and the epoch for which the target was computed."""
 
     epoch: int
@@ -107,7 +107,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 
     # -- the target --------------------------------------------------------------------------
 
-    def aim(
+    def member_target(
         self,
         update: ConsumerUpdate,
         epoch: int,
@@ -115,7 +115,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         new: ConsumerMember,
         *,
         same: bool,
-    ) -> Aim:
+    ) -> MemberTarget:
         """Return the member's target assignment.
 
         If the group's epoch is newer than the epoch of its targets and `_may_assign` is true, first
@@ -131,7 +131,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         group = update.group
         if epoch <= group.target_epoch or not self._may_assign(group):
             target = group.target_of(new.member_id, new.subscription.instance_id)
-            return Aim(group.target_epoch, target)
+            return MemberTarget(group.target_epoch, target)
         spec = GroupSpec(self._specs(group, new), self.facts.partition_counts(), same)
         targets = ASSIGNORS[group.assignor(previous, new.subscription) or self.default_assignor](
             spec
@@ -139,7 +139,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         self.put_targets(
             update, epoch, [(each, targets.get(each, NO_TARGET)) for each in spec.members]
         )
-        return Aim(epoch, targets.get(new.member_id, NO_TARGET))
+        return MemberTarget(epoch, targets.get(new.member_id, NO_TARGET))
 
     def _may_assign(self, group: ConsumerGroup) -> bool:
         """Whether a new target may be computed now.
@@ -218,8 +218,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
             The member after its next step; unchanged if it can't proceed.
         """
         epoch, same = self._next_epoch(update, previous, new, is_due=is_due)
-        aim = self.aim(update, epoch, previous, new, same=same)
-        return self.reconcile(update, new, aim, owned, has_changed=has_changed)
+        target = self.member_target(update, epoch, previous, new, same=same)
+        return self.reconcile(update, new, target, owned, has_changed=has_changed)
 
     def _next_epoch(
         self,
@@ -251,18 +251,18 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         self,
         update: ConsumerUpdate,
         member: ConsumerMember,
-        aim: Aim,
+        member_target: MemberTarget,
         owned: Owned | None,
         *,
         has_changed: bool,
     ) -> ConsumerMember:
         """Move a member towards its target; return it unchanged if it can't proceed."""
         group = update.group
-        if not has_changed and member.assignment.is_reconciled(aim.epoch):
+        if not has_changed and member.assignment.is_reconciled(member_target.epoch):
             return member
         step = Step(
-            aim.epoch,
-            aim.target,
+            member_target.epoch,
+            member_target.target,
             self.subscribed_ids(group, member.subscription),
             owned,
             group.owners,

@@ -266,32 +266,26 @@ class GroupUpdates(Generic[ModernGroupT]):
         update.actions.append(lambda: update.group.stop_all(member_id))
 
 
-class Heartbeats:
-    """Common part of heartbeats of consumer and share groups.
+def answer_heartbeat(
+    request: HeartbeatRequest,
+    check: Callable[[HeartbeatRequest], None],
+    stay: Callable[[HeartbeatRequest], Reply[HeartbeatResult]],
+    leave: Callable[[HeartbeatRequest], Reply[HeartbeatResult]],
+) -> Reply[HeartbeatResult]:
+    """Handle one heartbeat of a member of a consumer group or share group.
 
-    Used only in the event loop's thread.
+    Args:
+        request: The request.
+        check: Raises Refusal if the request is invalid.
+        stay: Handles the heartbeat of a member that joins or stays; may raise Refusal.
+        leave: Handles the heartbeat of a member that leaves; may raise Refusal.
     """
-
-    def beat(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
-        """Handle one heartbeat."""
-        try:
-            self._require_sense(request)
-            return self._leave(request) if request.epoch < JOINING else self._stay(request)
-        except Refusal as refusal:
-            code = ErrorCode(refusal.error_code)
-            return Reply.of(HeartbeatResult(code=code, message=refusal.message))
-
-    def _require_sense(self, request: HeartbeatRequest) -> None:
-        """Refuse an invalid request."""
-        raise NotImplementedError
-
-    def _stay(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
-        """Handle the heartbeat of a member that joins or stays."""
-        raise NotImplementedError
-
-    def _leave(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
-        """Handle the heartbeat of a member that leaves."""
-        raise NotImplementedError
+    try:
+        check(request)
+        return leave(request) if request.epoch < JOINING else stay(request)
+    except Refusal as refusal:
+        code = ErrorCode(refusal.error_code)
+        return Reply.of(HeartbeatResult(code=code, message=refusal.message))
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
@@ -316,6 +310,6 @@ def after(
     return reply
 
 
-def beat_after(written: Reply[ErrorCode], beat: HeartbeatResult) -> Reply[HeartbeatResult]:
+def result_after(written: Reply[ErrorCode], result: HeartbeatResult) -> Reply[HeartbeatResult]:
     """Return a reply that completes with the heartbeat's result once the write is durable."""
-    return after(written, beat, lambda code: HeartbeatResult(code=code))
+    return after(written, result, lambda code: HeartbeatResult(code=code))

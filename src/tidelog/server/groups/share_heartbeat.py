@@ -20,9 +20,9 @@ from tidelog.server.groups.assignors import assign_simple
 from tidelog.server.groups.group_updates import (
     GroupUpdate,
     GroupUpdates,
-    Heartbeats,
-    beat_after,
+    answer_heartbeat,
     require_all,
+    result_after,
 )
 from tidelog.server.groups.members import (
     find_dynamic,
@@ -75,14 +75,18 @@ def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, Topi
     return after
 
 
-class ShareHeartbeats(Heartbeats):
+class ShareHeartbeats:
     """Heartbeats of members of share groups. Used only in the event loop's thread."""
 
     def __init__(self, updates: ShareUpdates) -> None:
         self._updates = updates
         updates.on_silence = self._silent
 
-    def _require_sense(self, request: HeartbeatRequest) -> None:
+    def heartbeat(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
+        """Handle one heartbeat."""
+        return answer_heartbeat(request, self._check, self._stay, self._leave)
+
+    def _check(self, request: HeartbeatRequest) -> None:
         require_all(
             (
                 (bool(request.member_id.strip()), "the member id is missing"),
@@ -116,7 +120,7 @@ class ShareHeartbeats(Heartbeats):
         has_changed = not is_known or subscription.topics != old.subscription.topics
         epoch, shared = self._next_epoch(update, old.subscription, subscription, is_due=has_changed)
         new = old._replace(subscription=subscription)
-        target_epoch, target = self._aim(update, epoch, new, shared)
+        target_epoch, target = self._member_target(update, epoch, new, shared)
         reads = self._updates.facts.ids(subscription.topics)
         assignment = _next_assignment(
             old.assignment, target_epoch, target, reads, has_changed=has_changed
@@ -127,13 +131,13 @@ class ShareHeartbeats(Heartbeats):
         with_assignment = (
             joins or request.topics is not None or assignment.assigned != old.assignment.assigned
         )
-        beat = HeartbeatResult(
+        result = HeartbeatResult(
             member_id=old.member_id,
             epoch=assignment.epoch,
-            interval_ms=self._next_beat_ms(group, is_behind=target_epoch < epoch),
+            interval_ms=self._next_heartbeat_ms(group, is_behind=target_epoch < epoch),
             assignment=assignment.assigned if with_assignment else None,
         )
-        return beat_after(self._updates.write(update), beat)
+        return result_after(self._updates.write(update), result)
 
     def _open(self, group_id: str, *, joins: bool) -> ShareGroup:
         """Return the group. A joining member creates it.
@@ -172,7 +176,7 @@ class ShareHeartbeats(Heartbeats):
             update.changes.append(SharedTopicsChange(shared))
         return epoch, shared
 
-    def _aim(
+    def _member_target(
         self, update: GroupUpdate[ShareGroup], epoch: int, new: ShareMember, shared: Shared
     ) -> tuple[int, Target]:
         """Return the target's epoch and the member's target; if due, compute all new targets."""
@@ -198,23 +202,23 @@ class ShareHeartbeats(Heartbeats):
         interval_ms = self._updates.settings.share_assignment_interval_ms(group.group_id)
         return self._updates.target_wait_ms(group, group.founded_ms, interval_ms)
 
-    def _next_beat_ms(self, group: ShareGroup, *, is_behind: bool) -> int:
+    def _next_heartbeat_ms(self, group: ShareGroup, *, is_behind: bool) -> int:
         """Return the time in ms until the next heartbeat.
 
         If the member waits for a target, the next heartbeat is due at the latest when the target
         may be computed.
         """
-        beat_ms = self._updates.settings.share_heartbeat_interval_ms(group.group_id)
+        interval_ms = self._updates.settings.share_heartbeat_interval_ms(group.group_id)
         wait_ms = self._wait_ms(group) if is_behind else 0
-        return min(beat_ms, wait_ms) if wait_ms else beat_ms
+        return min(interval_ms, wait_ms) if wait_ms else interval_ms
 
     # -- leaving -----------------------------------------------------------------------------
 
     def _leave(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
         group = self._open(request.group_id, joins=False)
         member = member_of(group, request.member_id)
-        beat = HeartbeatResult(member_id=request.member_id, epoch=request.epoch)
-        return beat_after(self._fence(group, member), beat)
+        result = HeartbeatResult(member_id=request.member_id, epoch=request.epoch)
+        return result_after(self._fence(group, member), result)
 
     def _fence(self, group: ShareGroup, member: ShareMember) -> Reply[ErrorCode]:
         """Remove a member and begin a new epoch; write both changes."""

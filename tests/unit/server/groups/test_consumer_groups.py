@@ -53,7 +53,7 @@ class Member:
     def join(self) -> HeartbeatResult:
         """Join with epoch 0 and without partitions."""
         self.epoch, self.owned = 0, {}
-        return self._take(self.world.heartbeats.beat(self.asked).value)
+        return self._take(self.world.heartbeats.heartbeat(self.asked).value)
 
     def beat(self, **changes: object) -> HeartbeatResult:
         """Send a heartbeat with the owned partitions, and apply the response."""
@@ -65,10 +65,10 @@ class Member:
             owned=self.owned,
         )
         asked = asked._replace(**changes)  # type: ignore[arg-type]  # fields by name
-        return self._take(self.world.heartbeats.beat(asked).value)
+        return self._take(self.world.heartbeats.heartbeat(asked).value)
 
     def leave(self, epoch: int = -1) -> HeartbeatResult:
-        return self.world.heartbeats.beat(self.asked._replace(epoch=epoch)).value
+        return self.world.heartbeats.heartbeat(self.asked._replace(epoch=epoch)).value
 
     def _take(self, beat: HeartbeatResult) -> HeartbeatResult:
         if beat.code is ErrorCode.NONE:
@@ -218,8 +218,8 @@ def test_a_response_waits_until_its_state_is_synced() -> None:
         topics=frozenset({"routes"}),
         owned={},
     )
-    reply = world.heartbeats.beat(asked)
-    later = world.heartbeats.beat(HeartbeatRequest(group_id=GROUP, member_id="A", epoch=2))
+    reply = world.heartbeats.heartbeat(asked)
+    later = world.heartbeats.heartbeat(HeartbeatRequest(group_id=GROUP, member_id="A", epoch=2))
     assert not reply.is_done
     assert not later.is_done
     world.sync()
@@ -385,7 +385,7 @@ def test_policy_keeps_groups_as_they_are() -> None:
     asked = HeartbeatRequest(
         group_id=GROUP, member_id="A", rebalance_timeout_ms=1, topics=frozenset(), owned={}
     )
-    assert world.heartbeats.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert world.heartbeats.heartbeat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
     assert world.group.members
 
 
@@ -412,7 +412,7 @@ def test_a_group_above_the_maximum_size_keeps_its_protocol() -> None:
     beat = HeartbeatRequest(
         group_id=GROUP, member_id=first.member_id, rebalance_timeout_ms=1, owned={}
     )._replace(topics=frozenset({"routes"}))
-    assert world.heartbeats.beat(beat).value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert world.heartbeats.heartbeat(beat).value.code is ErrorCode.GROUP_ID_NOT_FOUND
     assert len(world.group.members) == 2
     world = World(group_max_size="1")
     world.make_topics(routes=5)

@@ -19,7 +19,7 @@ def subscribe(regex: str) -> HeartbeatResult:
         regex=regex,
         owned={},
     )
-    return World().heartbeats.beat(asked).value
+    return World().heartbeats.heartbeat(asked).value
 
 
 def test_an_expression_that_breaks_a_rule_is_refused_with_the_reason() -> None:

@@ -270,7 +270,7 @@ async def test_a_share_group_continues_with_a_new_topic(tmp_path: Path) -> None:
     async def beat(it: World, epoch: int) -> int:
         topics = None if epoch else frozenset({TOPIC})
         asked = HeartbeatRequest(group_id=LAST, member_id="A", epoch=epoch, topics=topics)
-        told = await it.node.groups.shares.beat(asked)
+        told = await it.node.groups.shares.heartbeat(asked)
         assert told.code is ErrorCode.NONE
         return told.epoch
 

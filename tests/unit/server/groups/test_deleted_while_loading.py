@@ -124,7 +124,7 @@ async def test_groups_lost_before_their_cleanup_are_cleaned_up_after_the_next_lo
 async def test_a_share_group_that_is_loaded_shares_it_no_more(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         asked = HeartbeatRequest(group_id=FIRST, member_id="A", epoch=0, topics=frozenset({TOPIC}))
-        assert (await it.node.groups.shares.beat(asked)).code is ErrorCode.NONE
+        assert (await it.node.groups.shares.heartbeat(asked)).code is ErrorCode.NONE
     async with starting(tmp_path) as it:
         it.node.topics.delete(TOPIC)
         await loaded(it)

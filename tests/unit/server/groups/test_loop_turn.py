@@ -65,7 +65,7 @@ def _together(world: World, *asked: HeartbeatRequest) -> list[int]:
     """Send heartbeats in one loop iteration; return how many partitions each member gets."""
 
     async def run() -> list[int]:
-        replies = [world.heartbeats.beat(each) for each in asked]
+        replies = [world.heartbeats.heartbeat(each) for each in asked]
         beats = [await reply for reply in replies]
         return [sum(map(len, (beat.assignment or {}).values())) for beat in beats]
 

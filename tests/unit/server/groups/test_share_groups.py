@@ -30,15 +30,15 @@ class Member:
         self.join()
 
     def join(self) -> HeartbeatResult:
-        return self._take(self.world.shares.beat(self.asked).value)
+        return self._take(self.world.shares.heartbeat(self.asked).value)
 
     def beat(self, **changes: object) -> HeartbeatResult:
         asked = self.asked._replace(epoch=self.epoch, topics=None)
         asked = asked._replace(**changes)  # type: ignore[arg-type]  # fields by name
-        return self._take(self.world.shares.beat(asked).value)
+        return self._take(self.world.shares.heartbeat(asked).value)
 
     def leave(self) -> HeartbeatResult:
-        return self.world.shares.beat(self.asked._replace(epoch=-1)).value
+        return self.world.shares.heartbeat(self.asked._replace(epoch=-1)).value
 
     def _take(self, beat: HeartbeatResult) -> HeartbeatResult:
         if beat.code is ErrorCode.NONE:
@@ -115,14 +115,14 @@ def test_the_epoch_before_is_taken_and_others_are_fenced(world: World) -> None:
     ],
 )
 def test_an_invalid_heartbeat_is_refused(world: World, asked: HeartbeatRequest) -> None:
-    assert world.shares.beat(asked).value.code is ErrorCode.INVALID_REQUEST
+    assert world.shares.heartbeat(asked).value.code is ErrorCode.INVALID_REQUEST
     assert not world.written
 
 
 def test_only_a_join_creates_a_group(world: World) -> None:
     for epoch in (-1, 1):
         asked = HeartbeatRequest(group_id=GROUP, member_id="A", epoch=epoch)
-        assert world.shares.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
+        assert world.shares.heartbeat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
     first = Member(world, "A")
     for epoch in (-1, 2):
         code = first.beat(member_id="B", epoch=epoch).code
@@ -281,7 +281,7 @@ def test_no_change_has_effect_before_it_is_written() -> None:
     world.mend_disk()
     assert list(world.sharers.members) == ["A"]
     world.hold_syncs()
-    reply = world.shares.beat(first.asked._replace(member_id="B"))
+    reply = world.shares.heartbeat(first.asked._replace(member_id="B"))
     assert not reply.is_done
     world.sync()
     assert reply.value.code is ErrorCode.NONE
@@ -342,13 +342,13 @@ def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:
         topics=frozenset({"routes"}),
         owned={},
     )
-    assert world.heartbeats.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert world.heartbeats.heartbeat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
     assert first.beat().code is ErrorCode.NONE
 
 
 def test_a_share_member_is_not_taken_by_a_group_of_another_protocol(world: World) -> None:
     world.form(1)
-    refused = world.shares.beat(
+    refused = world.shares.heartbeat(
         HeartbeatRequest(group_id=GROUP, member_id="A", topics=frozenset({"routes"}))
     ).value
     assert refused.code is ErrorCode.GROUP_ID_NOT_FOUND

@@ -257,7 +257,9 @@ class ConsumerStorm:
 
     def leave(self, name: str) -> None:
         if self.fall_silent(name):
-            self.world.heartbeats.beat(HeartbeatRequest(group_id=GROUP, member_id=name, epoch=-1))
+            self.world.heartbeats.heartbeat(
+                HeartbeatRequest(group_id=GROUP, member_id=name, epoch=-1)
+            )
 
     def fall_silent(self, name: str) -> int:
         """Stop a member's heartbeats; return its epoch."""
@@ -279,7 +281,7 @@ class ConsumerStorm:
             topics=frozenset({"routes"}) if joins else None,
             rebalance_timeout_ms=REBALANCE_MS if joins else -1,
         )
-        reply: Reply[HeartbeatResult] = self.world.heartbeats.beat(asked)
+        reply: Reply[HeartbeatResult] = self.world.heartbeats.heartbeat(asked)
         assert reply.is_done, "a member is left without an answer"
         beat = reply.value
         if beat.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}:

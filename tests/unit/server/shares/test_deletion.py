@@ -87,7 +87,7 @@ async def join(it: World) -> None:
         client_id="test",
         client_host="/127.0.0.1",
     )
-    assert (await it.node.groups.shares.beat(asked)).code is ErrorCode.NONE
+    assert (await it.node.groups.shares.heartbeat(asked)).code is ErrorCode.NONE
 
 
 async def read_some(it: World) -> None:
