@@ -23,8 +23,8 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages import END_TXN
 from tidelog.server.api.context import RequestContext
+from tidelog.server.api.handlers import handler_of
 from tidelog.server.api.node import ClientInfo, Node
-from tidelog.server.api.table import handler_of
 from tidelog.server.broker import open_node
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ from tidelog.record.builder import build_batch
 from tidelog.server.admin.metadata_log import MetadataLog
 from tidelog.server.api import table
 from tidelog.server.api.guards import closed
-from tidelog.server.api.table import OPEN_TO_ALL, ROWS, guard_of
+from tidelog.server.api.table import OPEN, ROWS, guard_of
 from tidelog.server.embedded import Broker
 from tidelog.server.security.operations import ResourceType
 from tidelog.storage.directory.broker_files import METADATA_FILE, SecurityState
@@ -331,11 +331,11 @@ def test_each_api_has_a_guard() -> None:
 
     An API that is neither would require all rights on the cluster.
     """
-    guarded = {row.key for row in ROWS if row.guard}
-    assert {row.key for row in ROWS} - OPEN_TO_ALL <= guarded
-    assert all(guard_of(key) not in {None, closed} for key in guarded)
-    assert guarded.isdisjoint(OPEN_TO_ALL)
-    assert guarded <= set(BY_KEY)
+    is_open = {row.key: row.guard == OPEN for row in ROWS if row.guard}
+    assert is_open.keys() == {row.key for row in ROWS}
+    assert {key: guard_of(key) is None for key in is_open} == is_open
+    assert closed not in map(guard_of, is_open)
+    assert is_open.keys() <= set(BY_KEY)
 
 
 def test_an_api_without_a_guard_is_shut(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,8 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsRequestTopic,
 )
 from tidelog.server.api.context import Answer, RequestContext
+from tidelog.server.api.handlers import handler_of
 from tidelog.server.api.node import ClientInfo, Node
-from tidelog.server.api.table import handler_of
 from tidelog.server.embedded import Broker
 from tidelog.server.runtime.threads import THREADS
 

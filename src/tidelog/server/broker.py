@@ -13,8 +13,8 @@ from tidelog.config.listeners import Endpoint, ListenerPlan, plan_listeners
 from tidelog.config.values import PASSWORD
 from tidelog.env import Env, os_env
 from tidelog.errors import ConfigError, TidelogError
+from tidelog.server.api.handlers import import_coordinators
 from tidelog.server.api.node import LOGGER, Address, Node
-from tidelog.server.api.table import import_coordinators
 from tidelog.server.logs import LOGGED_ONCE
 from tidelog.server.maintenance.log_manager import LogManager
 from tidelog.server.net.clients import Clients

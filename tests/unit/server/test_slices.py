@@ -35,8 +35,8 @@ from tidelog.protocol.requests import ReceivedRequest
 from tidelog.server.api import dispatch
 from tidelog.server.api.context import LargeResponse, RequestContext
 from tidelog.server.api.dispatch import Pieces
+from tidelog.server.api.handlers import handler_of
 from tidelog.server.api.node import ClientInfo, Node
-from tidelog.server.api.table import handler_of
 from tidelog.server.broker import use_kernels
 from tidelog.server.runtime.loop import SLICE_MS, Slices
 from tidelog.server.runtime.reply import Reply

@@ -36,7 +36,8 @@ def serve(arguments: list[str]) -> None:
 def warm_up() -> None:
     """Import the modules of a broker, without starting a thread."""
     import_module("tidelog.server.broker")
-    from tidelog.server.api.table import BY_KEY, handler_of
+    from tidelog.server.api.handlers import handler_of
+    from tidelog.server.api.table import BY_KEY
 
     for key in BY_KEY:
         handler_of(key)

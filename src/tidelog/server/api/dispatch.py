@@ -36,10 +36,10 @@ from tidelog.server.api.context import (
     may_topic,
 )
 from tidelog.server.api.guards import Access, Denied
+from tidelog.server.api.handlers import handler_of
 from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.table import (
     guard_of,
-    handler_of,
     items_at_once,
     row_functions_of,
     served_versions,

@@ -24,8 +24,8 @@ from tidelog.protocol.messages.group_offsets import (
 )
 from tidelog.protocol.requests import ClientConnection
 from tidelog.server.api.dispatch import answer
+from tidelog.server.api.handlers import import_coordinators
 from tidelog.server.api.node import ClientInfo, Node
-from tidelog.server.api.table import import_coordinators
 from tidelog.server.broker import open_node
 from tidelog.server.coordinator.state_topic import RETRY_MS, KeyValue
 from tidelog.server.groups.coordinator import GroupCoordinator

@@ -20,8 +20,8 @@ from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnResponse,
 )
 from tidelog.server.api.context import RequestContext
+from tidelog.server.api.handlers import handler_of
 from tidelog.server.api.node import ClientInfo
-from tidelog.server.api.table import handler_of
 from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.runtime.reply import settled
 from tidelog.server.transactions.coordinator import ProducerAnswer
