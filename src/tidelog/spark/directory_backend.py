@@ -246,7 +246,8 @@ class DirectoryBackend(Closing):
         """Plan a batch query; see `Backend.plan_batch`."""
         if self._options.table is not None:
             return plan_table(directory_records(self._options), self._options, self._columns, self)
-        requested = self._requested(limits)
+        flushed = self._flushed()
+        requested = self._requested(limits, flushed)
         plan = self._scan_plan(requested, limits)
         names = {split.topic_partition for split in plan.splits}
         empty = self._explain(
@@ -257,6 +258,7 @@ class DirectoryBackend(Closing):
                 and (name not in names or may_be_deleted(one, LogBounds(*plan.bounds[name], None)))
             },
             plan.bounds,
+            flushed,
         )
         return BatchPlan(
             tasks=tuple(SplitTask(split, self._columns, self._options) for split in plan.splits),
@@ -271,12 +273,14 @@ class DirectoryBackend(Closing):
 
     def scan_plan(self, limits: FilterLimits) -> scan.ScanPlan:
         """Return the plan of a batch query as splits; raises the errors of `plan_batch`."""
-        return self._scan_plan(self._requested(limits), limits)
+        return self._scan_plan(self._requested(limits, self._flushed()), limits)
 
-    def _requested(self, limits: FilterLimits) -> "dict[TopicPartition, RequestedRange]":
+    def _requested(
+        self, limits: FilterLimits, flushed: Mapping[TopicPartition, int] | None
+    ) -> "dict[TopicPartition, RequestedRange]":
         if limits.is_empty:
             return {}
-        return self._until_flushed(scan_ranges(self._options, self.partitions(), limits))
+        return _limited(scan_ranges(self._options, self.partitions(), limits), flushed)
 
     def _scan_plan(
         self, requested: "Mapping[TopicPartition, RequestedRange]", limits: FilterLimits
@@ -297,12 +301,13 @@ class DirectoryBackend(Closing):
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
         """Plan the tasks of offset ranges; see `Backend.plan`."""
-        requested = self._until_flushed(
+        requested = _limited(
             {
                 name: scan.RequestedRange(start_offset=start, end_offset=end)
                 for name, (start, end) in ranges.items()
                 if start < end
-            }
+            },
+            self._flushed(),
         )
         if not requested:
             return []
@@ -311,25 +316,11 @@ class DirectoryBackend(Closing):
             _LOG.warning("not in the log: %s", lost)
         return [SplitTask(split, self._columns, self._options) for split in plan.splits]
 
-    def _until_flushed(
-        self, requested: "Mapping[TopicPartition, RequestedRange]"
-    ) -> "dict[TopicPartition, RequestedRange]":
-        """Return the ranges, limited to the recovery points if `readUntil` is `flushed`."""
-        flushed = self._flushed()
-        if flushed is None:
-            return dict(requested)
-        limited = {}
-        for name, one in requested.items():
-            limit = min(
-                flushed.get(name, 0), INT64_MAX if one.limit_offset is None else one.limit_offset
-            )
-            limited[name] = replace(one, limit_offset=limit)
-        return limited
-
     def _explain(
         self,
         requested: "Mapping[TopicPartition, RequestedRange]",
         bounds: Mapping[TopicPartition, tuple[int, int]],
+        flushed: Mapping[TopicPartition, int] | None,
     ) -> tuple[EmptyRange, ...]:
         """Return the reasons why nothing is read from requested ranges.
 
@@ -338,7 +329,6 @@ class DirectoryBackend(Closing):
         """
         if not requested:
             return ()
-        flushed = self._flushed()
         with self._open() as log_dir:
             return tuple(
                 explain(
@@ -370,6 +360,22 @@ class DirectoryBackend(Closing):
 
     def close(self) -> None:
         """Do nothing, because no file stays open after a method returns."""
+
+
+def _limited(
+    requested: "Mapping[TopicPartition, RequestedRange]",
+    flushed: Mapping[TopicPartition, int] | None,
+) -> "dict[TopicPartition, RequestedRange]":
+    """Return the ranges, limited to the recovery points unless `flushed` is None."""
+    if flushed is None:
+        return dict(requested)
+    limited = {}
+    for name, one in requested.items():
+        limit = min(
+            flushed.get(name, 0), INT64_MAX if one.limit_offset is None else one.limit_offset
+        )
+        limited[name] = replace(one, limit_offset=limit)
+    return limited
 
 
 def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:

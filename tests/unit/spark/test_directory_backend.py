@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo
 from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_dir
 
+from tidelog.env import FileSystem
 from tidelog.errors import InvalidRequest, InvalidTime, UnknownTopic
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
@@ -20,7 +21,7 @@ from tidelog.spark.source import PushdownReader, TidelogReader, plan_batch, plan
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tasks import BatchPlan, WhyEmpty
-from tidelog.storage import files
+from tidelog.storage import files, text_files
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import INT64_MAX, ClockName, NewRecord, TopicPartition
 
@@ -138,6 +139,28 @@ def test_read_until_flushed_ends_at_the_flushed_end(tmp_path: Path) -> None:
         late = plan(tmp_path, readUntil="flushed", startingOffsets=starts)
         assert (late.tasks, late.empty[0].why) == ((), WhyEmpty.NOT_VISIBLE)
     assert flushed(tmp_path) == list(range(10))  # a clean stop flushes
+
+
+def test_the_reason_of_an_empty_range_uses_the_flushed_end_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with live(tmp_path) as log_dir:
+        put(log_dir, 5)
+        log_dir.flush()
+        log_dir.checkpoint()
+        put(log_dir, 5)
+        read = text_files.read_offset_checkpoint
+
+        def read_then_flush(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
+            ends = read(fs, path)
+            log_dir.flush()
+            log_dir.checkpoint()
+            return ends
+
+        monkeypatch.setattr(text_files, "read_offset_checkpoint", read_then_flush)
+        starts = f'{{"{TOPIC}": {{"0": 7}}}}'
+        late = plan(tmp_path, readUntil="flushed", startingOffsets=starts)
+        assert (late.tasks, late.empty[0].why) == ((), WhyEmpty.NOT_VISIBLE)
 
 
 def test_with_an_unreadable_checkpoint_no_record_counts_as_flushed(
