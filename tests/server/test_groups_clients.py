@@ -278,7 +278,7 @@ def generation(broker: Broker, group: str) -> int:
 
 
 def is_loaded(broker: Broker) -> bool:
-    return broker.call(lambda node: not node.groups.shards.is_loading)
+    return broker.call(lambda node: not node.groups.topic.is_loading)
 
 
 def test_groups_of_a_standby_continue_when_it_is_served(tmp_path: Path) -> None:

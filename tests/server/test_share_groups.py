@@ -271,7 +271,7 @@ def test_a_share_fetch_waits_while_its_group_is_loaded(data: str) -> None:
         def fetch_while_loading(node: Node) -> None:
             for _ in range(THREADS):
                 node.work.submit(may_load.wait)
-            shards = node.groups.shards
+            shards = node.groups.topic
             shards.mark_failed(shards.number_of(GROUP))
             assert shards.error_for(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             context = RequestContext(node, SHARE_FETCH, 1, "A", ClientInfo(1, "127.0.0.1"))

@@ -115,7 +115,7 @@ def on_a_loop(test: Callable[[World], Awaitable[None]]) -> Callable[[Path], None
             config = BrokerConfig.parse(SETTINGS)[0]
             node = open_node(str(tmp_path), config, env=Env(clock=clock))
             try:
-                assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
+                assert await node.groups.topic.ensure_topic() is ErrorCode.NONE
                 await test(World(node, clock))
             finally:
                 node.close()

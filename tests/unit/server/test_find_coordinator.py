@@ -68,7 +68,7 @@ def test_finding_a_groups_coordinator_opens_its_partition(node: Node) -> None:
     async def story() -> None:
         client = Client(node)
         assert await client.find(GROUP, "a") == [0]
-        number_of = node.groups.shards.number_of
+        number_of = node.groups.topic.number_of
         assert opened_partitions(node, OFFSETS_TOPIC) == {number_of("a")}
         names = [f"group-{number}" for number in range(30)]
         assert await client.find(GROUP, *names) == [0] * 30
@@ -80,7 +80,9 @@ def test_finding_a_groups_coordinator_opens_its_partition(node: Node) -> None:
 def test_finding_a_transaction_coordinator_opens_its_partition(node: Node) -> None:
     async def story() -> None:
         assert await Client(node).find(TRANSACTION, "t") == [0]
-        assert opened_partitions(node, TRANSACTIONS_TOPIC) == {node.transactions.log.number_of("t")}
+        assert opened_partitions(node, TRANSACTIONS_TOPIC) == {
+            node.transactions.topic.number_of("t")
+        }
 
     asyncio.run(story())
 
@@ -89,7 +91,7 @@ def test_of_very_many_keys_only_the_first_open_partitions(node: Node) -> None:
     async def story() -> None:
         client = Client(node)
         assert await client.find(GROUP, "a") == [0]
-        number_of = node.groups.shards.number_of
+        number_of = node.groups.topic.number_of
         last = PARTITIONS - 1
         names = [f"group-{number}" for number in range(8 * OPENED_KEYS_MAX)]
         others = [name for name in ["a", *names] if number_of(name) != last][:OPENED_KEYS_MAX]

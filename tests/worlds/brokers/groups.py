@@ -107,7 +107,7 @@ class World:
         self.share_topics = groups.share_topics
 
     async def _load(self) -> None:
-        shards = self.node.groups.shards
+        shards = self.node.groups.topic
         await turn_until(lambda: not shards.is_loading)
         assert shards.error_for(GROUP) is ErrorCode.NONE
 

@@ -98,9 +98,9 @@ def find_coordinator(
     """
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:
-        return _find_coordinator(context, request, node.groups.shards, OFFSETS_TOPIC)
+        return _find_coordinator(context, request, node.groups.topic, OFFSETS_TOPIC)
     if request.key_type == TRANSACTION_KEY_TYPE:
-        return _find_coordinator(context, request, node.transactions.log, TRANSACTIONS_TOPIC)
+        return _find_coordinator(context, request, node.transactions.topic, TRANSACTIONS_TOPIC)
     if request.key_type == SHARE_KEY_TYPE and context.version >= SHARE_FIRST_VERSION:
         return _of_share_partitions(context, request)
     return _coordinator_response(context, request, ErrorCode.INVALID_REQUEST)
@@ -269,7 +269,7 @@ def join_group(
     """Join a group. While the group rebalances, the response waits for the next generation."""
     coordinator = context.node.groups
     version = context.version
-    code = coordinator.shards.error_for_member(request.group_id)
+    code = coordinator.topic.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return _join_response(version, JoinResult(code=code, member_id=request.member_id))
     has_timeout = version >= 1
@@ -329,7 +329,7 @@ def sync_group(
     ):
         return _sync_response(SyncResult(code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     coordinator = context.node.groups
-    code = coordinator.shards.error_for_member(request.group_id)
+    code = coordinator.topic.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return _sync_response(SyncResult(code=code))
     sync_request = SyncRequest(
@@ -359,7 +359,7 @@ def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRe
     While the member's group is loading, every heartbeat succeeds.
     """
     coordinator = context.node.groups
-    code = coordinator.shards.error_for_member(request.group_id)
+    code = coordinator.topic.error_for_member(request.group_id)
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         return HeartbeatResponse()
     if code is ErrorCode.NONE:
@@ -371,7 +371,7 @@ def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRe
 def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove members from a group. Requests before version 3 name exactly one member."""
     coordinator = context.node.groups
-    code = coordinator.shards.error_for_member(request.group_id)
+    code = coordinator.topic.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return LeaveGroupResponse(error_code=code)
     if context.version < BATCHED_LEAVE_FIRST_VERSION:
@@ -400,7 +400,7 @@ async def list_groups(
     An empty list of states or types matches all.
     """
     coordinator = context.node.groups
-    if coordinator.shards.is_loading:
+    if coordinator.topic.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
@@ -443,7 +443,7 @@ async def describe_groups(
 
 async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     coordinator = context.node.groups
-    code = coordinator.shards.error_for(group_id)
+    code = coordinator.topic.error_for(group_id)
     if code is not ErrorCode.NONE:
         return DescribedGroup(error_code=code, group_id=group_id)
     group = coordinator.find(group_id)
@@ -501,7 +501,7 @@ async def delete_groups(
     coordinator = context.node.groups
     results = []
     for group_id in dict.fromkeys(request.groups_names):
-        code = coordinator.shards.error_for(group_id)
+        code = coordinator.topic.error_for(group_id)
         if code is ErrorCode.NONE:
             code = await _delete(context, group_id)
         results.append(DeletableGroupResult(group_id=group_id, error_code=code))

@@ -98,9 +98,9 @@ async def _group(
     context: RequestContext, group_request: OffsetFetchGroup, *, is_stable: bool
 ) -> OffsetFetchGroupResponse:
     coordinator, group_id = context.node.groups, group_request.group_id
-    shards = coordinator.shards
-    code = shards.error_for(group_id) or await shards.settled(group_id)
-    code = code or shards.error_for(group_id)  # the group may have been unloaded meanwhile
+    state_topic = coordinator.topic
+    code = state_topic.error_for(group_id) or await state_topic.settled(group_id)
+    code = code or state_topic.error_for(group_id)  # the group may have been unloaded meanwhile
     group = coordinator.find(group_id)
     if not code and group is not None and context.version >= MEMBERS_FIRST_VERSION:
         code = group.fetch_error(group_request.member_id, group_request.member_epoch)
@@ -322,7 +322,7 @@ def offset_commit(
             context.node, topic, codes, topic_id=topic.topic_id if by_id else None
         )
     ]
-    code = context.node.groups.shards.error_for(request.group_id) if commits else ErrorCode.NONE
+    code = context.node.groups.topic.error_for(request.group_id) if commits else ErrorCode.NONE
     if not commits or code is not ErrorCode.NONE:
         return _commit_response(codes, commits, [code] * len(commits))
     commit_request = CommitRequest(
@@ -398,7 +398,7 @@ async def offset_delete(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     ]
     existing = [key for key in keys if has_partition(node, *key)]
-    code = node.groups.shards.error_for_member(request.group_id)
+    code = node.groups.topic.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=code)
     deleted = node.groups.commits.delete_offsets(request.group_id, existing)
@@ -438,11 +438,11 @@ async def _commit(
 ) -> Sequence[int]:
     groups, group_id = context.node.groups, request.group_id
     producer = (request.producer_id, request.producer_epoch)
-    code = groups.shards.error_for_member(group_id)
+    code = groups.topic.error_for_member(group_id)
     if code is not ErrorCode.NONE:
         return [code] * len(commits)
     adds = context.version >= ADDS_SINCE
-    offsets_partition, guard = groups.shards.guard(group_id, producer, raises_epochs=adds)
+    offsets_partition, guard = groups.topic.guard(group_id, producer, raises_epochs=adds)
     if guard is not None:
         coordinator = context.node.transactions
         codes = await coordinator.verify_or_add(
@@ -453,7 +453,7 @@ async def _commit(
         )
         if refused is not ErrorCode.NONE:
             return [refused] * len(commits)
-        code = groups.shards.error_for(group_id)  # the group may have been unloaded meanwhile
+        code = groups.topic.error_for(group_id)  # the group may have been unloaded meanwhile
         if code is not ErrorCode.NONE:
             return [code] * len(commits)
     commit_request = CommitRequest(

@@ -126,9 +126,9 @@ async def _create(node: Node, name: str) -> None:
     """Try to create a topic. An internal topic is created by its coordinator."""
     match name:
         case types.OFFSETS_TOPIC:
-            await node.groups.shards.ensure_topic()
+            await node.groups.topic.ensure_topic()
         case types.TRANSACTIONS_TOPIC:
-            await node.transactions.log.ensure_topic()
+            await node.transactions.topic.ensure_topic()
         case types.SHARE_STATE_TOPIC:
             await node.shares.states.topic.ensure_topic()
         case _:

@@ -113,7 +113,7 @@ def _heartbeat(
     kind: type[ResponseT],
 ) -> ResponseT | Awaitable[ResponseT]:
     group_id = request.group_id
-    code = context.node.groups.shards.error_for(group_id) if group_id else ErrorCode.NONE
+    code = context.node.groups.topic.error_for(group_id) if group_id else ErrorCode.NONE
     if code is not ErrorCode.NONE:
         return _response(kind, HeartbeatResult(code=code))
     return handle(request).map(partial(_response, kind))
@@ -223,7 +223,7 @@ def _find(context: RequestContext, group_id: str, kind: type[_GroupT], type_name
             now, or no group of this class has the id.
     """
     groups = context.node.groups
-    code = groups.shards.error_for_member(group_id)
+    code = groups.topic.error_for_member(group_id)
     if code is not ErrorCode.NONE:
         raise Refusal(code)
     group = groups.find(group_id)

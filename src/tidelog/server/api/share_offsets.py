@@ -79,7 +79,7 @@ async def _described_group(
 ) -> DescribeShareGroupOffsetsResponseGroup:
     await slices.rest()
     group_id = request.group_id
-    code = node.groups.shards.error_for(group_id)
+    code = node.groups.topic.error_for(group_id)
     if code is not ErrorCode.NONE:
         return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, error_code=code)
     topics = _started_topics(node, group_id) if request.topics is None else request.topics
@@ -326,7 +326,7 @@ async def _ensure_forgettable(node: Node, group: ShareGroup) -> ErrorCode:
         for key in _keys(group, topic_id):
             if not await node.shares.is_ready(key):
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    code = node.groups.shards.error_for(group.group_id)
+    code = node.groups.topic.error_for(group.group_id)
     if code is not ErrorCode.NONE:
         return code
     if node.groups.find(group.group_id) is not group:
@@ -351,7 +351,7 @@ async def _first_failure(replies: Iterable[Reply[ErrorCode]]) -> ErrorCode:
 def _idle_group(node: Node, group_id: str, *, may_be_new: bool) -> ShareGroup:
     if not group_id:
         raise Refusal(ErrorCode.INVALID_GROUP_ID, "The group id is invalid.")
-    code = node.groups.shards.error_for(group_id)
+    code = node.groups.topic.error_for(group_id)
     if code is not ErrorCode.NONE:
         raise Refusal(code, "The group's coordinator is not available.")
     return node.groups.share_topics.idle_group(group_id, may_be_new=may_be_new)

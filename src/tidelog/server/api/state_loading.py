@@ -42,7 +42,7 @@ LogsOf: TypeAlias = "Callable[[Node, object], _Logs]"
 
 def group_log(node: "Node", request: object) -> _Logs:
     """Return the log of groups, for a request about a group or several groups."""
-    return [(node.groups.shards, getattr(request, "group_id", None) or None)]
+    return [(node.groups.topic, getattr(request, "group_id", None) or None)]
 
 
 def committed_group_log(node: "Node", request: object) -> _Logs:
@@ -71,7 +71,7 @@ def transaction_log(node: "Node", request: object) -> _Logs:
     """
     of_old_versions = getattr(request, "v3_and_below_transactional_id", None)
     name = getattr(request, "transactional_id", of_old_versions)
-    return [(node.transactions.log, name)] if name else []
+    return [(node.transactions.topic, name)] if name else []
 
 
 def coordinator_log(node: "Node", request: object) -> _Logs:
@@ -79,8 +79,8 @@ def coordinator_log(node: "Node", request: object) -> _Logs:
     kind = getattr(request, "key_type", _GROUP)
     name = getattr(request, "key", None) or None
     if kind == _TRANSACTION:
-        return [(node.transactions.log, name)]
-    return [(node.groups.shards, name)] if kind == _GROUP else []
+        return [(node.transactions.topic, name)]
+    return [(node.groups.topic, name)] if kind == _GROUP else []
 
 
 def after_load(handler: Handler, logs_of: LogsOf) -> Handler:

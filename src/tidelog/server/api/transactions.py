@@ -214,7 +214,7 @@ async def add_offsets_to_txn(
     context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     """Add to a transaction the partition that stores a group's offsets."""
-    code = await context.node.groups.shards.ensure_topic()
+    code = await context.node.groups.topic.ensure_topic()
     if code is not ErrorCode.NONE:
         return AddOffsetsToTxnResponse(error_code=code)
     add_request = AddRequest(
@@ -231,7 +231,7 @@ def offsets_partition(node: Node, group_id: str) -> TopicPartition:
 
     The topic `__consumer_offsets` must exist.
     """
-    return TopicPartition(OFFSETS_TOPIC, node.groups.shards.number_of(group_id))
+    return TopicPartition(OFFSETS_TOPIC, node.groups.topic.number_of(group_id))
 
 
 # -- the end -----------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ async def list_transactions(
 ) -> ListTransactionsResponse | LargeResponse:
     """List the transactional ids that match all filters. The work is split into time slices."""
     coordinator = context.node.transactions
-    if coordinator.log.is_loading:
+    if coordinator.topic.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     try:
         listed = await _passing(context, request)

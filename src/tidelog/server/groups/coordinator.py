@@ -74,7 +74,7 @@ class GroupCoordinator:
         commits: Rules of OffsetCommit, OffsetDelete, TxnOffsetCommit, and of the end of
             transactions.
         pending: Offsets committed in open transactions.
-        shards: Partitions of `__consumer_offsets`, where groups are stored.
+        topic: Partitions of `__consumer_offsets`, where groups are stored.
     """
 
     def __init__(self, services: Services, group_texts: Callable[[str], Mapping[str, str]]) -> None:
@@ -92,12 +92,12 @@ class GroupCoordinator:
         self._check_ms = config.offsets_retention_check_interval_ms
         # Last `TOPICS_MAX` topics deleted since the broker started, oldest first.
         self._deleted: deque[DeletedTopic] = deque(maxlen=TOPICS_MAX)
-        self.shards = OffsetsTopic(services, self)
-        self._table: PartitionedMap[AnyGroup] = PartitionedMap(self.shards.number_of)
+        self.topic = OffsetsTopic(services, self)
+        self._table: PartitionedMap[AnyGroup] = PartitionedMap(self.topic.number_of)
         self.pending = PendingOffsets()
         self._context = GroupContext(
             table=self._table,
-            topic=self.shards,
+            topic=self.topic,
             pending=self.pending,
             topics=services.topics,
             timers=services.timers,
@@ -118,7 +118,7 @@ class GroupCoordinator:
 
     def resume(self) -> None:
         """Start loading the stored groups; no-op if loading has begun."""
-        self.shards.resume()
+        self.topic.resume()
 
     # -- consumer and share groups -----------------------------------------------------------
 
@@ -205,7 +205,7 @@ class GroupCoordinator:
         The removal runs in the background, so a new topic of the same name may exist meanwhile.
         """
         if info.name == OFFSETS_TOPIC:
-            self.shards.forget_topic()
+            self.topic.forget_topic()
             return
         deleted = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
         self._deleted.append(deleted)
@@ -253,7 +253,7 @@ class GroupCoordinator:
 
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
         """End a producer's transaction in a partition. On commit, pending offsets take effect."""
-        written = self.shards.end_transaction(number, end)
+        written = self.topic.end_transaction(number, end)
         if is_accepted(written):
             self.commits.end_transaction(number, end)
         return written

@@ -319,7 +319,7 @@ class SharePartitions:
             topic = group.shared.get(key.topic_id)
             if topic is not None and key.partition in topic.partitions:
                 return ErrorCode.NONE
-        is_known = groups.shards.error_for(key.group_id) is ErrorCode.NONE
+        is_known = groups.topic.error_for(key.group_id) is ErrorCode.NONE
         return ErrorCode.UNKNOWN_SERVER_ERROR if is_known else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     async def _open(self, key: ShareKey, partition: Partition) -> OpenSharePartition | ErrorCode:

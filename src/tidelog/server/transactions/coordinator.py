@@ -52,7 +52,7 @@ class TransactionCoordinator:
     """All transactional ids of the broker. Used only in the event loop's thread.
 
     Attributes:
-        log: Topic in which the transactional ids are stored.
+        topic: Topic in which the transactional ids are stored.
         table: States of the transactional ids.
     """
 
@@ -62,7 +62,7 @@ class TransactionCoordinator:
         self._timers = services.timers
         self._ids = services.producer_ids
         self.table = TransactionStates(services, self._write_markers)
-        self.log = self.table.log
+        self.topic = self.table.topic
         self._marker_writer = MarkerWriter(self.table, markers, self._timers, self._clock)
         services.closers.append(self._marker_writer.close)
         services.topics.on_deleted.append(self._forget_topic)
@@ -80,14 +80,14 @@ class TransactionCoordinator:
 
         Decided transactions are completed after the loading.
         """
-        self.log.resume()
+        self.topic.resume()
 
     def _write_markers(self, transaction: Transaction) -> None:
         self._marker_writer.begin(transaction)
 
     def _forget_topic(self, info: TopicInfo) -> None:
         if info.name == TRANSACTIONS_TOPIC:
-            self.log.forget_topic()
+            self.topic.forget_topic()
 
     # -- producers ---------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class TransactionCoordinator:
     # -- timeouts and expiry -----------------------------------------------------------------
 
     def _abort_timed_out(self) -> None:
-        self.log.try_again()
+        self.topic.try_again()
         self._timers.sweep(self.table.all(), self._abort_if_timed_out)
         self._timers.after(self._abort_interval_ms, self._abort_timed_out)
 

@@ -207,7 +207,7 @@ class TransactionStates:
     """Transactional ids by name. Used only in the event loop's thread.
 
     Attributes:
-        log: Topic in which the ids are stored.
+        topic: Topic in which the ids are stored.
     """
 
     def __init__(self, services: Services, on_prepared: Callable[[Transaction], None]) -> None:
@@ -229,10 +229,10 @@ class TransactionStates:
             partitions=config.transaction_state_log_num_partitions,
             settings=settings,
         )
-        self.log: StateTopic[LoadedIds] = StateTopic(services, self, spec)
+        self.topic: StateTopic[LoadedIds] = StateTopic(services, self, spec)
         self._clock = services.env.clock
         self._partitions = services.partitions
-        self._transactions: PartitionedMap[Transaction] = PartitionedMap(self.log.number_of)
+        self._transactions: PartitionedMap[Transaction] = PartitionedMap(self.topic.number_of)
         self._by_id: Mapping[str, Transaction] = self._transactions.all
         self._on_prepared = on_prepared
 
@@ -240,7 +240,7 @@ class TransactionStates:
 
     def find(self, transactional_id: str) -> Transaction | ErrorCode | None:
         """Return the transaction of an id, None for an unknown id, or an error code."""
-        code = self.log.error_for(transactional_id)
+        code = self.topic.error_for(transactional_id)
         return self._by_id.get(transactional_id) if code is ErrorCode.NONE else code
 
     def all(self) -> Iterator[Transaction]:
@@ -259,7 +259,7 @@ class TransactionStates:
                 timeout_ms=timeout_ms,
                 update_ms=self._clock.now_ms(),
             ),
-            self._epoch_of(self.log.number_of(transactional_id)),
+            self._epoch_of(self.topic.number_of(transactional_id)),
         )
         self._transactions.put(transactional_id, transaction)
         return transaction
@@ -270,7 +270,7 @@ class TransactionStates:
         assert may_follow(step.state, transaction.metadata.state)
         transaction.pending = step.state
         transactional_id = step.transactional_id
-        number = self.log.number_of(transactional_id)
+        number = self.topic.number_of(transactional_id)
         record = KeyValue(encode_key(transactional_id), encode_value(step))
         reply: Reply[ErrorCode] = Reply()
 
@@ -283,7 +283,7 @@ class TransactionStates:
             reply.complete(code)
             transaction.wake_waiting()
 
-        self.log.append_now(number, [record]).then(written)
+        self.topic.append_now(number, [record]).then(written)
         return reply
 
     def remove_expired(self, transaction: Transaction) -> None:
@@ -300,8 +300,8 @@ class TransactionStates:
                 transaction.is_unloaded = True
             transaction.wake_waiting()
 
-        number = self.log.number_of(transactional_id)
-        self.log.append_now(number, [KeyValue(encode_key(transactional_id), None)]).then(written)
+        number = self.topic.number_of(transactional_id)
+        self.topic.append_now(number, [KeyValue(encode_key(transactional_id), None)]).then(written)
 
     # -- loading and unloading ---------------------------------------------------------------
 

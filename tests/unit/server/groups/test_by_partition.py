@@ -70,11 +70,11 @@ def test_names_are_found_where_they_were_read() -> None:
 async def test_a_lost_partition_removes_only_its_own_groups(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         for number, name in enumerate(NAMES):
             commit(node.groups, number, name)
         fail(node.partitions.get(OFFSETS_TOPIC, 1), disk)
-        of_one = [name for name in NAMES if node.groups.shards.number_of(name) == 1]
+        of_one = [name for name in NAMES if node.groups.topic.number_of(name) == 1]
         assert {name for name in NAMES if node.groups.find(name) is None} == set(of_one)
         assert all(
             committed(node.groups, name) == number
@@ -92,11 +92,11 @@ async def test_a_lost_partition_removes_only_its_own_transactional_ids(
     settings = {"transaction_state_log_num_partitions": "3"}
     async with running_node(tmp_path, Env(files=disk), **settings) as node:
         transactions = node.transactions
-        await transactions.log.ensure_topic()
+        await transactions.topic.ensure_topic()
         for name in NAMES[:30]:
             await transactions.init_producer_id(InitRequest(transactional_id=name, timeout_ms=1000))
         fail(node.partitions.get(TRANSACTIONS_TOPIC, 1), disk)
         left = {each.metadata.transactional_id for each in transactions.table.all()}
-        assert left == {name for name in NAMES[:30] if transactions.log.number_of(name) != 1}
+        assert left == {name for name in NAMES[:30] if transactions.topic.number_of(name) != 1}
         assert 0 < len(left) < 30
         node.partitions.get(TRANSACTIONS_TOPIC, 1).use(node.log_dir.reopen(TRANSACTIONS_TOPIC, 1))

@@ -94,7 +94,7 @@ class TestKeeping:
 
     def test_the_end_of_a_transaction_keeps_a_later_commit_without_one(self) -> None:
         world, producer = World(), (7, 0)
-        guard = world.node.groups.shards.guard(GROUP, producer, raises_epochs=False).guard
+        guard = world.node.groups.topic.guard(GROUP, producer, raises_epochs=False).guard
         asked = CommitRequest(group_id=GROUP, is_transactional=True)
         places = [Commit("flights", number, 5) for number in range(2)]
         said = world.commits.commit_in_transaction(asked, producer, guard, places)

@@ -74,7 +74,7 @@ class World:
     async def begin(self, offset: int, producer_id: int) -> None:
         """Commit an offset for the last group in a transaction that stays open."""
         groups, producer = self.node.groups, (producer_id, 0)
-        guard = groups.shards.guard(LAST, producer, raises_epochs=False).guard
+        guard = groups.topic.guard(LAST, producer, raises_epochs=False).guard
         asked = CommitRequest(group_id=LAST, is_transactional=True)
         kept = [Commit(TOPIC, 0, offset, topic_id=self.topic_id)]
         said = groups.commits.commit_in_transaction(asked, producer, guard, kept)
@@ -83,7 +83,7 @@ class World:
     async def end(self, producer_id: int, *, commit: bool) -> None:
         """End a producer's transaction."""
         groups, end = self.node.groups, TransactionEnd(producer_id, 0, 0, commit)
-        number = groups.shards.number_of(LAST)
+        number = groups.topic.number_of(LAST)
         assert await groups.end_transaction(number, end) is ErrorCode.NONE
 
     def finish(self) -> None:
@@ -103,7 +103,7 @@ async def world(path: Path, files: FileSystem | None = None) -> AsyncIterator[Wo
     """Start a broker on the directory, which may have the state of an earlier broker."""
     clock = Ticking(1_700_000_000_000)
     async with running_node(path, Env(clock=clock, files=files or OsFileSystem())) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         await until_loaded(node.groups)
         if node.topics.find(TOPIC) is None:
             node.topics.create(TOPIC)

@@ -34,7 +34,7 @@ async def starting(path: Path) -> AsyncIterator[World]:
     """Start a broker, which is still loading its groups."""
     clock = Ticking(LATER_MS)
     async with running_node(path, Env(clock=clock)) as node:
-        assert node.groups.shards.error_for(LAST) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert node.groups.topic.error_for(LAST) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         yield World(node, clock)
 
 
@@ -108,7 +108,7 @@ async def test_groups_lost_before_their_cleanup_are_cleaned_up_after_the_next_lo
         it.commit(5, *NAMES)
         it.make_anew()
         assert LAST in it.left()
-        shards = it.node.groups.shards
+        shards = it.node.groups.topic
         number = shards.number_of(LAST)
         partition = it.node.partitions.get(OFFSETS_TOPIC, number)
         fail(partition, disk)

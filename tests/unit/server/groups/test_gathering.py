@@ -22,7 +22,7 @@ class Log:
 
     def __init__(self, **settings: str) -> None:
         self.world = World(1, offsets_topic_num_partitions="2", **settings)
-        self.shards = self.world.node.groups.shards
+        self.shards = self.world.node.groups.topic
         named = {self.shards.number_of(name): name for name in map(str, range(20))}
         self.groups = [named[0], named[1]]
 

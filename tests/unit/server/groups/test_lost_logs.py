@@ -35,7 +35,7 @@ from tidelog.types import OFFSETS_TOPIC
 
 
 def partition_of(node: Node) -> Partition:
-    return node.partitions.get(OFFSETS_TOPIC, node.groups.shards.number_of(GROUP))
+    return node.partitions.get(OFFSETS_TOPIC, node.groups.topic.number_of(GROUP))
 
 
 def reopen(node: Node) -> None:
@@ -47,7 +47,7 @@ def reopen(node: Node) -> None:
 async def test_offsets_missing_from_a_reopened_log_are_forgotten(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         assert await commit(node.groups, 1) == [ErrorCode.NONE]
         partition = partition_of(node)
         partition.log.flush()
@@ -55,13 +55,13 @@ async def test_offsets_missing_from_a_reopened_log_are_forgotten(tmp_path: Path)
         assert await commit(node.groups, 2) == [ErrorCode.NONE]
         fail(partition, disk)
         assert node.groups.find(GROUP) is None
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         # Cut the unsynced bytes, as if they had never reached the disk.
         os.truncate(partition.log.active.log_path, synced_bytes)
         reopen(node)
         await until_loaded(node.groups)  # no request triggers the load
         assert committed(node.groups) == 1
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NONE
         assert await commit(node.groups, 3) == [ErrorCode.NONE]
         fail(partition_of(node), disk)  # the new log is monitored, too
         assert node.groups.find(GROUP) is None
@@ -71,11 +71,11 @@ async def test_offsets_missing_from_a_reopened_log_are_forgotten(tmp_path: Path)
 @on_a_loop
 async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         assert await commit(node.groups, 1) == [ErrorCode.NONE]
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
-        shards = node.groups.shards
+        shards = node.groups.topic
         partition = partition_of(node)  # opens the log, before the load reads it
         reading, may_read, fail_writes = threading.Event(), threading.Event(), disk.hook
 
@@ -103,14 +103,14 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
 @on_a_loop
 async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         assert await commit(node.groups, 1) == [ErrorCode.NONE]
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         groups = node.groups  # loading begins only after other tasks have run
-        fail(node.partitions.get(OFFSETS_TOPIC, groups.shards.number_of(GROUP)), disk)
+        fail(node.partitions.get(OFFSETS_TOPIC, groups.topic.number_of(GROUP)), disk)
         await until_loaded(node.groups)
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         reopen(node)
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
@@ -120,7 +120,7 @@ async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) 
 async def test_unfinished_writes_to_a_lost_log_do_not_succeed(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk), tidelog_durability="fsync") as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         first = commit(node.groups, 0)
         await turn_until(lambda: first.is_done)
         disk.failing, disk.is_failing = frozenset({"sync"}), True
@@ -131,14 +131,14 @@ async def test_unfinished_writes_to_a_lost_log_do_not_succeed(tmp_path: Path) ->
         assert node.groups.find(GROUP) is None
         reopen(node)
         await until_loaded(node.groups)
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NONE
 
 
 @on_a_loop
 async def test_offsets_lost_while_a_client_waits_are_not_reported_as_absent(tmp_path: Path) -> None:
     disk, may_sync = FailingDisk(), threading.Event()
     async with running_node(tmp_path, Env(files=disk), tidelog_durability="fsync") as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         partition, fail_writes = partition_of(node), disk.hook
 
         def sync_slowly(call: str, path: str) -> None:
@@ -171,7 +171,7 @@ async def test_offsets_lost_while_a_client_waits_are_not_reported_as_absent(tmp_
 @on_a_loop
 async def test_a_deleted_topic_has_no_watchers(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         commit(node.groups, 1)
         partition = partition_of(node)
         assert len(partition._watchers) == 1
@@ -179,6 +179,6 @@ async def test_a_deleted_topic_has_no_watchers(tmp_path: Path) -> None:
         assert len(partition._watchers) == 0
         with suppress(Closed):
             partition.log.flush()
-        assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
+        assert await node.groups.topic.ensure_topic() is ErrorCode.NONE
         assert await commit(node.groups, 2) == [ErrorCode.NONE]
         assert committed(node.groups) == 2

@@ -40,7 +40,7 @@ def id_of(node: Node, name: str = TOPIC) -> UUID:
 async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
     """Start a broker with commits for its topics and for former topics with the same names."""
     async with running_node(path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         for name in (TOPIC, "ships"):
             node.topics.create(name, 4)
         commits = [

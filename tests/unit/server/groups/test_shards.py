@@ -86,19 +86,19 @@ def fail(partition: Partition, disk: FailingDisk) -> None:
 
 
 async def until_loaded(groups: GroupCoordinator) -> None:
-    await turn_until(lambda: not groups.shards.is_loading)
+    await turn_until(lambda: not groups.topic.is_loading)
 
 
 @on_a_loop
 async def test_no_group_is_served_before_the_topic_exists(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
-        made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        made = await asyncio.gather(*[node.groups.topic.ensure_topic() for _ in range(3)])
         assert made == [ErrorCode.NONE] * 3
         # The second and third call find the files of the first call, and load the topic as an
         # existing one.
         await until_loaded(node.groups)
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NONE
         given = node.log_dir.topic(OFFSETS_TOPIC).given
         assert given["cleanup.policy"] == "compact"
         assert given["segment.bytes"] == "104857600"
@@ -107,11 +107,11 @@ async def test_no_group_is_served_before_the_topic_exists(tmp_path: Path) -> Non
 @on_a_loop
 async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         for number in range(300):
             assert await commit(node.groups, number, f"group {number}") == [ErrorCode.NONE]
     async with running_node(tmp_path) as node:
-        shards = node.groups.shards
+        shards = node.groups.topic
         assert {shards.error_for(name) for name in NAMES} == {LOADING}
         last = next(name for name in NAMES if shards.number_of(name) == 2)
         others = [name for name in NAMES if shards.number_of(name) == 1]
@@ -126,9 +126,9 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
 @on_a_loop
 async def test_a_request_waits_only_for_the_partition_of_its_group(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
     async with running_node(tmp_path) as node:
-        shards = node.groups.shards
+        shards = node.groups.topic
         last = next(name for name in NAMES if shards.number_of(name) == 2)
         other = next(name for name in NAMES if shards.number_of(name) == 1)
         await shards.loaded(last, wait_s=PATIENCE_S)
@@ -141,10 +141,10 @@ async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path
     """As in Kafka, the commit is refused while the group loads: librdkafka waits for a response."""
     import_coordinators(with_transactions=True)
     async with running_node(tmp_path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         node.topics.create("flights", 1)
     async with running_node(tmp_path, authorizer_class_name=STANDARD_AUTHORIZER) as node:
-        assert node.groups.shards.error_for(GROUP) is LOADING
+        assert node.groups.topic.error_for(GROUP) is LOADING
         assert node.authorizer is not None
         node.authorizer.replace([MAY_READ_GROUPS])
         commit = OffsetCommitRequestPartition(
@@ -165,9 +165,9 @@ async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path
 @on_a_loop
 async def test_records_are_compressed_by_the_configured_codec(tmp_path: Path) -> None:
     async with running_node(tmp_path, offsets_topic_compression_codec="3") as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         assert await commit(node.groups, 5) == [ErrorCode.NONE]
-        log = node.partitions.get(OFFSETS_TOPIC, node.groups.shards.number_of(GROUP)).log
+        log = node.partitions.get(OFFSETS_TOPIC, node.groups.topic.number_of(GROUP)).log
         codecs = {batch.codec for part in log.slices() for _, batch in part.batches()}
         assert codecs == {Codec.LZ4}
     async with running_node(tmp_path) as node:
@@ -179,7 +179,7 @@ async def test_records_are_compressed_by_the_configured_codec(tmp_path: Path) ->
 @on_a_loop
 async def test_acknowledged_commits_survive_a_kill(tmp_path: Path) -> None:
     async with running_node(tmp_path / "one") as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         for offset in range(10):
             assert await commit(node.groups, offset) == [ErrorCode.NONE]
         # The broker syncs other partitions in the background. The copy leaves out the temporary
@@ -195,21 +195,21 @@ async def test_acknowledged_commits_survive_a_kill(tmp_path: Path) -> None:
 @on_a_loop
 async def test_commit_is_acknowledged_when_it_is_synced(tmp_path: Path) -> None:
     async with running_node(tmp_path, tidelog_durability="fsync") as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         replies = [commit(node.groups, offset) for offset in range(5)]
-        settled = node.groups.shards.settled(GROUP)
+        settled = node.groups.topic.settled(GROUP)
         assert not any(reply.is_done for reply in replies)
         assert not settled.is_done
         assert await settled is ErrorCode.NONE
         assert [reply.value for reply in replies] == [[ErrorCode.NONE]] * 5
-        assert node.groups.shards.settled(GROUP).is_done
+        assert node.groups.topic.settled(GROUP).is_done
 
 
 @on_a_loop
 async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
-        shards = node.groups.shards
+        shards = node.groups.topic
         await shards.ensure_topic()
         assert await commit(node.groups, 1) == [ErrorCode.NONE]
         disk.is_failing = True
@@ -229,10 +229,10 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
 async def test_a_damaged_partition_is_refused_and_retried_at_intervals(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
     async with running_node(tmp_path, Env(clock=clock)) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         commit(node.groups, 1)
-        number = node.groups.shards.number_of(GROUP)
-        others = next(name for name in NAMES if node.groups.shards.number_of(name) != number)
+        number = node.groups.topic.number_of(GROUP)
+        others = next(name for name in NAMES if node.groups.topic.number_of(name) != number)
         commit(node.groups, 2, others)
     log = tmp_path / f"{OFFSETS_TOPIC}-{number}" / "00000000000000000000.log"
     sound = log.read_bytes()
@@ -241,11 +241,11 @@ async def test_a_damaged_partition_is_refused_and_retried_at_intervals(tmp_path:
         node.groups.resume()
         await until_loaded(node.groups)
         assert committed(node.groups, others) == 2
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
-        assert not node.groups.shards.is_loading
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert not node.groups.topic.is_loading
         log.write_bytes(sound)
         clock.advance(RETRY_MS)
-        assert node.groups.shards.error_for(GROUP) is LOADING
+        assert node.groups.topic.error_for(GROUP) is LOADING
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
 
@@ -254,7 +254,7 @@ async def test_a_damaged_partition_is_refused_and_retried_at_intervals(tmp_path:
 async def test_a_failed_sync_acknowledges_no_write(tmp_path: Path) -> None:
     disk = FailingDisk()
     node = open_node(str(tmp_path), config(tidelog_durability="fsync"), env=Env(files=disk))
-    await node.groups.shards.ensure_topic()
+    await node.groups.topic.ensure_topic()
     assert await commit(node.groups, 1) == [ErrorCode.NONE]
     disk.failing, disk.is_failing = frozenset({"sync"}), True
     reply = commit(node.groups, 2)
@@ -268,7 +268,7 @@ async def test_a_failed_sync_acknowledges_no_write(tmp_path: Path) -> None:
 @on_a_loop
 async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         node.topics.create("flights")
         commit(node.groups, 1)
         node.topics.delete("flights")
@@ -276,8 +276,8 @@ async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> N
         assert node.groups.find(GROUP) is not None
         node.topics.delete(OFFSETS_TOPIC)
         assert node.groups.find(GROUP) is None
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
-        assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert await node.groups.topic.ensure_topic() is ErrorCode.NONE
         assert await commit(node.groups, 1) == [ErrorCode.NONE]
 
 
@@ -286,7 +286,7 @@ async def test_expiry_runs_by_its_clock_over_many_groups(tmp_path: Path) -> None
     clock = ManualClock(1_000_000)
     settings = {"offsets_retention_minutes": "1", "offsets_retention_check_interval_ms": "70000"}
     async with running_node(tmp_path, Env(clock=clock), **settings) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         for number in range(500):
             commit(node.groups, number, f"group {number}")
         clock.advance(50_000)
@@ -304,7 +304,7 @@ async def test_expiry_runs_by_its_clock_over_many_groups(tmp_path: Path) -> None
 @on_a_loop
 async def test_groups_are_listed_for_metrics(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         commit(node.groups, 8)
         facts = list(node.groups.facts())
         assert [(one.group_id, one.state, one.members) for one in facts] == [(GROUP, "Empty", 0)]
@@ -316,7 +316,7 @@ async def test_a_lost_partition_accepts_no_record_from_older_state(tmp_path: Pat
     """A write based on state from before the loss fails, and no record is written."""
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
-        shards = node.groups.shards
+        shards = node.groups.topic
         await shards.ensure_topic()
         assert await commit(node.groups, 1) == [ErrorCode.NONE]
         partition = node.partitions.get(OFFSETS_TOPIC, shards.number_of(GROUP))

@@ -42,7 +42,7 @@ KEPT: Final = GroupOffsets(0, {GROUP: [GroupOffset("flights", 0, 0, 0, "why")]})
 
 async def ask(node: Node) -> ErrorCode:
     """Ensure the offsets topic as FindCoordinator does, and wait for loading; return the error."""
-    code = await node.groups.shards.ensure_topic()
+    code = await node.groups.topic.ensure_topic()
     await until_loaded(node.groups)
     return code
 
@@ -57,14 +57,14 @@ async def test_groups_wait_until_a_damaged_file_is_repaired(tmp_path: Path) -> N
     async with running_node(tmp_path, Env(clock=clock)) as node:
         for _ in range(3):
             assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-            assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
-            assert not node.groups.shards.has_topic
+            assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
+            assert not node.groups.topic.has_topic
             assert file.read_text() == "{"
         write_group_offsets(os_env().files, str(tmp_path), KEPT)
         assert (
             await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         )  # requests before the retry interval don't read the file
-        assert not node.groups.shards.has_topic
+        assert not node.groups.topic.has_topic
         clock.advance(RETRY_MS)
         # The file is read after the retry interval.
         assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -80,7 +80,7 @@ async def test_without_the_file_groups_continue(tmp_path: Path) -> None:
         assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         (tmp_path / GROUPS_FILE).unlink()
         assert await ask(node) is ErrorCode.NONE
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NONE
 
 
 def test_the_log_names_the_file_and_the_remedy(
@@ -122,11 +122,11 @@ async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_
     async with running_node(tmp_path, Env(clock=clock, files=disk)) as node:
         disk.is_shut = True
         await ask(node)
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert read_group_offsets(os_env().files, str(tmp_path)) == KEPT
         disk.is_shut = False
         clock.advance(RETRY_MS)
-        node.groups.shards.error_for(GROUP)
+        node.groups.topic.error_for(GROUP)
         await until_loaded(node.groups)
         assert committed(node.groups) == 0
         assert read_group_offsets(os_env().files, str(tmp_path)) is None
@@ -155,7 +155,7 @@ async def test_offsets_that_the_topic_refuses_are_not_forgotten(tmp_path: Path) 
     write_group_offsets(os_env().files, str(tmp_path), KEPT)
     async with running_node(tmp_path) as node:
         await ask(node)
-        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert read_group_offsets(os_env().files, str(tmp_path)) == KEPT
 
 

@@ -23,7 +23,7 @@ from tidelog.types import OFFSETS_TOPIC
 async def make(path: Path) -> None:
     """Create a topic of three partitions with one commit."""
     async with running_node(path) as node:
-        await node.groups.shards.ensure_topic()
+        await node.groups.topic.ensure_topic()
         assert await commit(node.groups, 7) == [ErrorCode.NONE]
 
 
@@ -41,7 +41,7 @@ def test_the_pool_may_be_closed_before_partitions_load(
     async def story() -> None:
         await make(tmp_path)
         async with running_node(tmp_path) as node:
-            shards = node.groups.shards
+            shards = node.groups.topic
             node.work.close()
             await until_loaded(node.groups)
             assert shards.error_for(GROUP) is not ErrorCode.NONE
@@ -61,7 +61,7 @@ def test_the_pool_may_be_closed_while_a_partition_is_read(
         await make(tmp_path)
         loop = asyncio.get_running_loop()
         async with running_node(tmp_path, Env(files=disk)) as node:
-            shards = node.groups.shards
+            shards = node.groups.topic
             for number in range(3):
                 node.partitions.get(OFFSETS_TOPIC, number)
             closed = asyncio.Event()
@@ -94,7 +94,7 @@ def test_groups_requested_after_the_stop_began(
         await make(tmp_path)
         async with running_node(tmp_path) as node:
             node.work.close()
-            assert not node.groups.shards.is_loading
+            assert not node.groups.topic.is_loading
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(story())
@@ -112,7 +112,7 @@ def test_a_failure_of_the_running_broker_is_reported_with_its_trace(
         await make(tmp_path)
         disk = HookedDisk()
         async with running_node(tmp_path, Env(files=disk)) as node:
-            shards = node.groups.shards
+            shards = node.groups.topic
             disk.hook = fail
             await turn_until(lambda: not shards.is_loading)
 

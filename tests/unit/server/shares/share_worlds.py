@@ -266,8 +266,8 @@ async def world(
         if node.topics.find(TOPIC) is None:
             node.topics.create(TOPIC, 3)
         made = World(node, clock)
-        assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
-        await turn_until(lambda: node.groups.shards.error_for(GROUP) is ErrorCode.NONE)
+        assert await node.groups.topic.ensure_topic() is ErrorCode.NONE
+        await turn_until(lambda: node.groups.topic.error_for(GROUP) is ErrorCode.NONE)
         if not node.group_texts(GROUP):
             await made.set_group(EARLIEST)
         yield made

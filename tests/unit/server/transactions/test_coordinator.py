@@ -72,7 +72,7 @@ async def test_used_up_epochs_begin_again_with_another_id(tmp_path: Path) -> Non
             now_ms=0,
         )
         record = KeyValue(encode_key(ID), encode_value(used_up))
-        assert it.coordinator.log.append_now(0, [record]).value is ErrorCode.NONE
+        assert it.coordinator.topic.append_now(0, [record]).value is ErrorCode.NONE
     async with world(tmp_path) as it:
         last = ProducerAnswer(ErrorCode.NONE, producer.producer_id, LAST_PRODUCER_EPOCH)
         assert await it.add(last, ONE, version=2) is ErrorCode.NONE
@@ -268,7 +268,7 @@ async def test_a_deleted_log_removes_all_ids(tmp_path: Path) -> None:
         it.node.topics.delete(TRANSACTIONS_TOPIC)
         assert not it.table
         assert await it.add(producer, ONE) is ErrorCode.NOT_COORDINATOR
-        assert await it.coordinator.log.ensure_topic() is ErrorCode.NONE
+        assert await it.coordinator.topic.ensure_topic() is ErrorCode.NONE
         assert (await it.init()).code is ErrorCode.NONE
 
 
@@ -289,7 +289,7 @@ async def test_a_record_that_cannot_be_read_is_never_passed_over(tmp_path: Path)
         await it.init()
         value = bytearray(encode_value(it.known()))
         value[:2] = (9).to_bytes(2, "big")
-        said = it.coordinator.log.append_now(0, [KeyValue(encode_key(ID), bytes(value))])
+        said = it.coordinator.topic.append_now(0, [KeyValue(encode_key(ID), bytes(value))])
         assert said.value is ErrorCode.NONE
     async with world(tmp_path) as it:
         assert it.coordinator.table.find(ID) is ErrorCode.NOT_COORDINATOR

@@ -85,7 +85,7 @@ async def test_adding_partitions_waits_for_loading(tmp_path: Path) -> None:
             partition.log.flush()
         disk.is_failing = False
         partition.use(it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0))
-        assert it.coordinator.log.is_loading
+        assert it.coordinator.topic.is_loading
         assert await add(TWO) == [ErrorCode.NONE]
 
 
@@ -104,7 +104,7 @@ async def test_a_loss_during_loading_leaves_no_state(tmp_path: Path) -> None:
             producer = await it.init(transactional_id=f"{number}")
             made = replace(it.known(f"{number}"), state=state, start_ms=START_MS)
             record = KeyValue(encode_key(f"{number}"), encode_value(made))
-            assert it.coordinator.log.append_now(0, [record]).value is ErrorCode.NONE
+            assert it.coordinator.topic.append_now(0, [record]).value is ErrorCode.NONE
     disk = HookedDisk()
 
     def fail(call: str, path: str) -> None:
@@ -131,7 +131,7 @@ async def test_an_unreadable_partition_is_read_again_unless_it_is_damaged(
 ) -> None:
     count = "3"
     async with world(tmp_path, transaction_state_log_num_partitions=count) as it:
-        names = {it.coordinator.log.number_of(name): name for name in map(str, range(30))}
+        names = {it.coordinator.topic.number_of(name): name for name in map(str, range(30))}
         for name in names.values():
             await it.init(transactional_id=name)
     damaged = tmp_path / f"{TRANSACTIONS_TOPIC}-1" / "00000000000000000000.log"

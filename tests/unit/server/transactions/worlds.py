@@ -148,7 +148,7 @@ class World:
         return await self.coordinator.end(asked)
 
     async def loaded(self) -> None:
-        await turn_until(lambda: not self.coordinator.log.is_loading)
+        await turn_until(lambda: not self.coordinator.topic.is_loading)
 
     async def ended(self, transactional_id: str = ID) -> None:
         """Wait until the id has no transaction that is open or being ended."""
@@ -187,7 +187,7 @@ async def world(
         made = World(node, clock)
         for topic, count in topics.items():
             made.create(topic, count)
-        assert await made.coordinator.log.ensure_topic() is ErrorCode.NONE
+        assert await made.coordinator.topic.ensure_topic() is ErrorCode.NONE
         await made.loaded()
         yield made
     finally:
