@@ -48,7 +48,7 @@ def open_cluster(place: Place) -> "Cluster":
     return connect(place.address, settings, timeout_s=request_timeout_s(place.client))
 
 
-def open_directory(place: Place, env: Env, *, create: bool = False) -> "LogDir":
+def open_log_dir(place: Place, env: Env, *, create: bool = False) -> "LogDir":
     """Open the directory of a place, for reading, or with `create` for writing."""
     from tidelog.objects.object_files import env_for
     from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -79,7 +79,7 @@ def partition_counts(place: Place, env: Env) -> dict[str, int]:
     if place.is_broker:
         with open_cluster(place) as cluster:
             return cluster.topics()
-    with open_directory(place, env) as log_dir:
+    with open_log_dir(place, env) as log_dir:
         return {name: info.partitions for name, info in log_dir.topics().items()}
 
 
@@ -155,7 +155,7 @@ def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> To
 
 
 def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
-    with open_directory(place, env) as log_dir:
+    with open_log_dir(place, env) as log_dir:
         info = log_dir.topic(topic)
         readers = [log_dir.reader(topic, number) for number in range(info.partitions)]
         return TopicFacts(
@@ -286,7 +286,7 @@ def make_topic(
         ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: The topic can't be created.
     """
     if not place.is_broker:
-        with open_directory(place, env, create=True) as log_dir:
+        with open_log_dir(place, env, create=True) as log_dir:
             return log_dir.create_topic(topic, partitions=partitions, config=settings)[1]
     from tidelog.remote.topics import create
 

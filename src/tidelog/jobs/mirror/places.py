@@ -44,7 +44,7 @@ from tidelog.jobs.place_topics import (
     config_of_broker,
     make_topic,
     open_cluster,
-    open_directory,
+    open_log_dir,
     open_topics,
     partition_counts,
     read_topic,
@@ -68,7 +68,7 @@ def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, Top
             counts = {name: count for name, count in cluster.topics().items() if name in names}
             described = describe(cluster, counts)
         return {name: config_of_broker(topic.settings) for name, topic in described.items()}
-    with open_directory(place, env) as log_dir:
+    with open_log_dir(place, env) as log_dir:
         return {name: info.config for name, info in log_dir.topics().items() if name in names}
 
 
