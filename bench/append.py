@@ -17,7 +17,7 @@ from bench.harness import Case
 from tidelog.directory import Directory
 from tidelog.env import OsFileSystem
 from tidelog.record.builder import build_batch
-from tidelog.storage.log.append import AppendOrigin, AppendTerms
+from tidelog.storage.log.append_types import AppendOrigin, AppendTerms
 from tidelog.types import NewRecord
 
 RECORD_BYTES = 100

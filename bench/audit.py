@@ -28,7 +28,7 @@ from tidelog.jobs.audit.results import AuditResults
 from tidelog.record.columns.encode import encode_table
 from tidelog.spark.places import Place
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import BUILT
+from tidelog.storage.log.append_types import BUILT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.header import BASE_TIMESTAMP_AT, HEADER_SIZE, MAX_TIMESTAMP_AT, seal
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import BUILT
+from tidelog.storage.log.append_types import BUILT
 from tidelog.types import Codec, NewRecord
 
 if TYPE_CHECKING:

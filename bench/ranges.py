@@ -24,7 +24,7 @@ from tidelog.scan import COLUMNS, RequestedRange, ScanStats, count, plan, to_rea
 from tidelog.storage import log_files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import BUILT
+from tidelog.storage.log.append_types import BUILT
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint

@@ -32,7 +32,7 @@ from tidelog.spark.rows import SparkRows, row_type
 from tidelog.spark.source import plan_splits
 from tidelog.spark.tasks import BATCH_ROWS
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import BUILT
+from tidelog.storage.log.append_types import BUILT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

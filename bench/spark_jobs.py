@@ -27,7 +27,7 @@ from bench.harness import Case
 from tidelog import scan
 from tidelog.record.columns.encode import encode_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin, AppendTerms
+from tidelog.storage.log.append_types import AppendOrigin, AppendTerms
 from tidelog.types import Codec
 
 if TYPE_CHECKING:

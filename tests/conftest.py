@@ -26,7 +26,7 @@ from tests.worlds.memory_folder import quick_path
 from tests.worlds.needs import REQUIRED, need
 from tests.worlds.waiting import until_kernels_loaded
 
-from tidelog.garbage import collection_paused, take_as_old
+from tidelog.gc_pauses import collection_paused, take_as_old
 
 # Fixtures for the tests of all folders. Each test process starts one JVM with Kafka's classes.
 __all__ = ["kafka_jars", "kafka_oracle", "quick_path"]

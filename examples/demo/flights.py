@@ -25,7 +25,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import MissingDependency
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.encode import choose_partitions, encode_table
-from tidelog.storage.log.append import BUILT
+from tidelog.storage.log.append_types import BUILT
 from tidelog.storage.log.log import Log
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from tidelog.garbage import collection_paused, take_modules_as_old
+from tidelog.gc_pauses import collection_paused, take_modules_as_old
 
 if TYPE_CHECKING:
     from tidelog.control.channel import ControlFailure

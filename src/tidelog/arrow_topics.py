@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Final, cast
 from tidelog.amounts import partitions_text
 from tidelog.errors import InvalidRequest
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.append import (
-    BUILT,
-    AppendResult,
-    batch_bytes_for,
-    batch_limit,
-    stored_codec,
-)
+from tidelog.storage.log.append_types import BUILT, AppendResult
+from tidelog.storage.log.batch_building import batch_bytes_for, batch_limit, stored_codec
 from tidelog.storage.log.log import Log
 from tidelog.types import ArrowStream, Codec
 

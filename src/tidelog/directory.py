@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tidelog.scan.source import RecordSource
     from tidelog.storage.directory.numbered_loads import LoadResult
     from tidelog.storage.directory.topic_retention import DueSegment
-    from tidelog.storage.log.append import AppendResult
+    from tidelog.storage.log.append_types import AppendResult
     from tidelog.storage.log.log import Log
 
 

@@ -1,11 +1,11 @@
 """Shows public objects in a REPL and in a notebook, as short texts and small HTML tables.
 
 The functions only format their arguments. They read no log. Text from records and users is escaped
-as in the terminal (`tidelog.report.html_text`). The printed table of records has no column for
+as in the terminal (`tidelog.html_cells.html_text`). The printed table of records has no column for
 topic, partition or timestamp type if all shown records have the same value. The table leaves out
 append times if all append times are unknown. Omitting a column from the printed table does not
-change the records. `amounts`, `report` and `timespec` are imported only when an object is printed,
-because every start of a broker loads this module.
+change the records. `amounts`, `html_cells` and `timespec` are imported only when an object is
+printed, because every start of a broker loads this module.
 """
 
 from base64 import urlsafe_b64encode
@@ -100,7 +100,7 @@ Kind = TypeVar("Kind", bound=_Topic)
 
 def topics_html(caption: str, topics: Iterable[_Topic], note: str = "") -> str:
     """Return topics as an HTML table."""
-    from tidelog.report import html_table
+    from tidelog.html_cells import html_table
 
     rows = [(t.name, t.partitions, settings_text(t), _id_text(t.topic_id)) for t in topics]
     return html_table(caption, ("topic", "partitions", "settings", "id"), rows, note)
@@ -151,7 +151,7 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
 
     def _repr_html_(self) -> str:
         """Return the offsets as an HTML table for a notebook."""
-        from tidelog.report import html_table
+        from tidelog.html_cells import html_table
         from tidelog.timespec import time_text
 
         rows = [
@@ -217,7 +217,7 @@ def records_html(
     notes = [note, *_dropped_notes(dropped)]
     headings = [f"{name} (UTC)" if name.lower().endswith("timestamp") else name for name in columns]
     cells = [[row[name] for name in columns] for row in rows]
-    from tidelog.report import html_table
+    from tidelog.html_cells import html_table
 
     return html_table(caption, headings, cells, "; ".join(filter(None, notes)))
 

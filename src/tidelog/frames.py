@@ -17,8 +17,8 @@ from tidelog.amounts import bytes_text, plural
 from tidelog.arguments import KEYS_SHOWN, KeyOrder, choice
 from tidelog.display import LINES_SHOWN, RECORDS_SHOWN, records_html, rest_text, settings_text
 from tidelog.errors import InvalidRequest, MissingDependency, TidelogError
+from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
-from tidelog.report import html_table
 from tidelog.scan import Count, RequestedRange, ScanPlan, ScanStats
 from tidelog.scan.source import RecordSource
 from tidelog.storage.directory.log_dir import LogDir

@@ -14,8 +14,8 @@ from tidelog.amounts import bytes_text, plural
 from tidelog.display import records_html
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, TidelogError, with_times
 from tidelog.frames import ArrowSource, columns_of, first_rows, needs_arrow, schema_of
+from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
-from tidelog.report import html_table
 from tidelog.scan import RequestedRange
 from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.source import RecordSource

@@ -17,9 +17,9 @@ from enum import Enum
 from html import escape
 from typing import Final, TypeAlias
 
+from tidelog.html_cells import html_text, visible
 from tidelog.lazy_dataclass import dataclass
 from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
-from tidelog.report import html_text, visible
 
 # Number of rows of a table that are not folded, and maximum number of rows of a table in a page,
 # folded rows included.

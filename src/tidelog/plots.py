@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from xml.etree import ElementTree as ET
 
 from tidelog.amounts import bytes_text, duration_text, plural
+from tidelog.html_cells import html_text, visible
 from tidelog.lazy_dataclass import dataclass
-from tidelog.report import html_text, visible
 from tidelog.timespec.zones import zone_of
 from tidelog.types import HOUR_MS
 

@@ -20,7 +20,7 @@ from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.attach import ensure_finished
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.log.segment_swaps import SegmentSwaps, Swap
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 

@@ -13,7 +13,7 @@ from tests.faults.refused import opened
 
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendResult, AppendTerms
+from tidelog.storage.log.append_types import AppendResult, AppendTerms
 from tidelog.storage.log.log import append_together
 from tidelog.types import NewRecord
 

@@ -14,7 +14,7 @@ from tests.faults import DamageFileSystem, SeededEnv, seeded_env
 
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendResult, AppendTerms
+from tidelog.storage.log.append_types import AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec, NewRecord, TopicPartition
 

@@ -13,7 +13,7 @@ from tidelog.config import TopicConfig
 from tidelog.env import Env, ManualClock
 from tidelog.errors import DamagedLog, TidelogError
 from tidelog.storage.clocks.append_clock import ClockWatch
-from tidelog.storage.log.append import AppendOrigin, AppendResult, AppendTerms
+from tidelog.storage.log.append_types import AppendOrigin, AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_loader import LogOptions
 from tidelog.storage.open_files import FilePool, MapCache

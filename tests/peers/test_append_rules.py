@@ -30,7 +30,8 @@ from tidelog.record.header import (
     RECORD_COUNT_AT,
     seal,
 )
-from tidelog.storage.log.append import FOREIGN, AppendContext, write_anew
+from tidelog.storage.log.append_types import FOREIGN, AppendContext
+from tidelog.storage.log.batch_building import write_anew
 from tidelog.storage.log.validator import Validator
 from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType, TopicPartition
 

@@ -19,7 +19,7 @@ from tidelog.storage.compaction.cleaner import CleaningReport, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import read_history
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord, TopicPartition

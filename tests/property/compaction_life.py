@@ -26,7 +26,7 @@ from tidelog.record.record import Record
 from tidelog.storage.compaction.cleaner import CleaningReport, Worker, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import read_history
 from tidelog.storage.segment.segment import iterate_batches

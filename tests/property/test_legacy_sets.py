@@ -11,7 +11,7 @@ from tests.worlds.records.strategies import LEGACY_CODECS, contents
 from tidelog.config import TopicConfig
 from tidelog.errors import CorruptData, RequestError, TidelogError
 from tidelog.record.record import Record
-from tidelog.storage.log.append import AppendContext, AppendTerms, PendingAppend
+from tidelog.storage.log.append_types import AppendContext, AppendTerms, PendingAppend
 from tidelog.storage.log.message_set_kernels import KernelPasses
 from tidelog.storage.log.validator import Validator
 from tidelog.types import Codec, NewRecord, TimestampType, TopicPartition

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tidelog.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append_types import AppendOrigin
 from tidelog.storage.log.producers import Duplicate, ProducerStates
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT32_MAX, NewRecord

@@ -11,7 +11,7 @@ from tidelog.errors import CorruptRecord, TidelogError
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.kernels.records import check_body as check_body_fast
-from tidelog.storage.log.append import FOREIGN, AppendContext, AppendOrigin, AppendTerms
+from tidelog.storage.log.append_types import FOREIGN, AppendContext, AppendOrigin, AppendTerms
 from tidelog.storage.log.record_rules import BodyCheck, BodyFacts, check_body, renumber_body
 from tidelog.storage.log.validator import Validator
 from tidelog.types import (

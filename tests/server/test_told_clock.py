@@ -20,7 +20,7 @@ from tidelog.remote.view import Committed
 from tidelog.server.embedded import Broker
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.types import Codec, NewRecord, TopicPartition
 
 HOUR_MS = 3_600_000

@@ -185,7 +185,7 @@ def test_classic_groups_load_no_modules_of_other_protocols() -> None:
 
 
 def test_a_broker_starts_without_modules_of_plots_and_time_texts() -> None:
-    pictures = {"tidelog.report", "tidelog.timespec", "zoneinfo"}
+    pictures = {"tidelog.html_cells", "tidelog.timespec", "zoneinfo"}
     assert not pictures & set(run(BROKER).split())
     for name in pictures:
         assert find_spec(name) is not None, name

@@ -33,7 +33,7 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.frames import Scan
-from tidelog.report import CELL_LIMIT, html_table
+from tidelog.html_cells import CELL_LIMIT, html_table
 from tidelog.scan import count_by_time, parallel
 from tidelog.scan.parallel import to_parallel_reader
 from tidelog.scan.split import ScanStats

@@ -18,6 +18,7 @@ from tests.worlds.pages import Balanced
 from tidelog.cli.jobs import lag, latency
 from tidelog.cli.jobs.session import origin
 from tidelog.cli.surroundings import Surroundings
+from tidelog.html_cells import visible
 from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
 from tidelog.pages import (
     ROWS_FIRST,
@@ -35,7 +36,6 @@ from tidelog.pages import (
     write_report,
 )
 from tidelog.plots import Plot
-from tidelog.report import visible
 from tidelog.scan.latency import TopicLateness
 from tidelog.storage.clocks.latency import LatencyByHour
 from tidelog.types import HOUR_MS

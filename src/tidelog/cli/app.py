@@ -21,7 +21,7 @@ from tidelog.cli.command_groups import OTHER_OPTIONS, CommandGroup, UnknownComma
 from tidelog.cli.options import answer_zone, examples, option_names
 from tidelog.cli.surroundings import ExitCode, Interrupted, InvalidInput, Surroundings, describe
 from tidelog.errors import RequestError, TidelogError, UnknownTopic, times_of
-from tidelog.garbage import collection_paused, take_modules_as_old
+from tidelog.gc_pauses import collection_paused, take_modules_as_old
 
 # Maps each heading of the help to its commands. Each command is mapped to its summary and to its
 # module in this package. The command's function in that module has the command's name.

@@ -55,7 +55,8 @@ from tidelog.errors import (
 from tidelog.jobs.options import CODECS
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.builder import BATCH_BYTES
-from tidelog.storage.log.append import AppendResult, record_bytes
+from tidelog.storage.log.append_types import AppendResult
+from tidelog.storage.log.batch_building import record_bytes
 from tidelog.timespec import TIME_HELP
 from tidelog.types import INT32_MAX, INT64_MAX, Codec, NewRecord, TimestampType
 

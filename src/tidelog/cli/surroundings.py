@@ -45,8 +45,8 @@ from tidelog.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
+from tidelog.html_cells import visible
 from tidelog.lazy_dataclass import dataclass
-from tidelog.report import visible
 
 
 class ExitCode(IntEnum):

@@ -1,4 +1,6 @@
-"""Division of a replay's offsets into chunks, and the rate limit of a replay.
+"""Division of a job's offsets into chunks, and the limit of a job's rate.
+
+`replay` uses the whole module; `lag` and `mirror` use single functions.
 
 The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
 partition that is not finished. The number of a partition's offsets in the next chunk is

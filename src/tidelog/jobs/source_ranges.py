@@ -1,11 +1,11 @@
-"""Plan of a replay: offset ranges that contain a time range, and counts of expected records.
+"""Plan of a job's reads: offset ranges that contain a time range, and counts of expected records.
 
-The offsets of a replay are planned once, when the replay starts. These offsets contain all records
-of the time range, and may contain other records. The read of a chunk filters out the other records
-by their times on the range's clock, so the result is exact for any order of records. The plan for a
-directory skips offsets that zone maps and indexes exclude. Brokers can only look up the first
-record at or after a time. So the plan for a topic at brokers has all offsets from the first record
-at or after the start time.
+`replay` and `mirror` plan their offsets once, when they start. These offsets contain all records of
+the time range, and may contain other records. The read filters out the other records by their times
+on the range's clock, so the result is exact for any order of records. The plan for a directory
+skips offsets that zone maps and indexes exclude. Brokers can only look up the first record at or
+after a time. So the plan for a topic at brokers has all offsets from the first record at or after
+the start time.
 """
 
 from collections.abc import Mapping

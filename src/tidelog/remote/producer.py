@@ -27,7 +27,7 @@ from tidelog.errors import (
 )
 from tidelog.remote.client import PURGED, Client, typed_error
 from tidelog.remote.client_settings import QUEUE_KBYTES
-from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append_types import AppendResult
 from tidelog.types import INT32_MAX, NO_OFFSET, NO_TIMESTAMP, Codec, time_refused
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from tidelog.errors import (
     TopicExists,
 )
 from tidelog.front_door import FrontDoor, When
+from tidelog.html_cells import html_table
 from tidelog.objects import env_for, local_path
 from tidelog.record.partitioner import Partitioner
 from tidelog.record.record import Record, with_append_time
@@ -42,8 +43,7 @@ from tidelog.remote.time_lookup import (
     without_append_time,
 )
 from tidelog.remote.topics import RemoteTopic
-from tidelog.report import html_table
-from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append_types import AppendResult
 from tidelog.timespec import parse_point
 from tidelog.types import (
     ArrowStream,

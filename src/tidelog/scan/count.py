@@ -15,9 +15,9 @@ from tidelog.arguments import level_of, reads_arguments
 from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
 from tidelog.errors import MissingDependency, OffsetsGone
+from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
 from tidelog.progress import progress
-from tidelog.report import html_table
 from tidelog.scan.plan import ScanPlan, plan_count
 from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.storage.directory.log_dir import LogDir

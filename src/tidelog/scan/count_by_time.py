@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from tidelog.amounts import plural
 from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.errors import InvalidRequest
+from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
-from tidelog.report import html_table
 from tidelog.scan.split import RequestedRange
 from tidelog.timespec import time_text
 from tidelog.timespec.calendar import QUARTER_MS, CalendarUnit, unit_ranges

@@ -16,9 +16,9 @@ from tidelog.arguments import level_of, reads_arguments
 from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
-from tidelog.garbage import collection_paused
+from tidelog.gc_pauses import collection_paused
+from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
-from tidelog.report import html_table
 from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, resolve
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, RequestedRange, Split, pack

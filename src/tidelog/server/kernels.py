@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tidelog.garbage import collection_paused, take_as_old
+from tidelog.gc_pauses import collection_paused, take_as_old
 from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE
 from tidelog.record.legacy import build_legacy_message

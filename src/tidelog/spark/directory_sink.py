@@ -50,7 +50,7 @@ from tidelog.storage import commits
 from tidelog.storage.directory.attach import AttachResult, WriterVersion, attach
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter
-from tidelog.storage.log.append import exact_batch_bytes, stored_codec
+from tidelog.storage.log.batch_building import exact_batch_bytes, stored_codec
 from tidelog.storage.open_files import FilePool
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, TopicPartition
 

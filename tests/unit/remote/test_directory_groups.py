@@ -26,7 +26,7 @@ from tidelog.server.groups.records import offset_record
 from tidelog.spark.places import Place
 from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin, AppendTerms
+from tidelog.storage.log.append_types import AppendOrigin, AppendTerms
 from tidelog.types import OFFSETS_TOPIC, IsolationLevel, NewRecord, TopicPartition
 
 ENV = Env(clock=ManualClock(T0 + 5_000))

@@ -15,7 +15,7 @@ from tidelog.storage.checks.directory_check import DirectoryCheck
 from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import Codec, NewRecord, TopicPartition

@@ -16,7 +16,7 @@ from tidelog.server.partitions.fetch import ReadOrder
 from tidelog.server.partitions.partition import Partition
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import read_file
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.types import IsolationLevel, NewRecord
 

@@ -3,7 +3,7 @@
 from tests.worlds.records.batches import batch
 
 from tidelog.server.runtime.counters import Counters, Histogram
-from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append_types import AppendResult
 
 
 def test_a_bucket_includes_its_bound() -> None:

@@ -16,7 +16,7 @@ from tidelog.server.partitions.partition import (
     append_in_transaction,
     end_transaction,
 )
-from tidelog.storage.log.append import AppendResult, AppendTerms
+from tidelog.storage.log.append_types import AppendResult, AppendTerms
 from tidelog.types import NewRecord
 
 PRODUCER = 7

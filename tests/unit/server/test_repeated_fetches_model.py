@@ -13,7 +13,7 @@ from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, B
 from tidelog.errors import StorageFailure
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.server.api.node import ClientInfo
-from tidelog.storage.log.append import AppendOrigin, AppendTerms
+from tidelog.storage.log.append_types import AppendOrigin, AppendTerms
 from tidelog.types import NewRecord
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tidelog.config import TopicConfig
 from tidelog.record.header import seal
 from tidelog.record.record import Record
-from tidelog.storage.log.append import AppendContext, AppendOrigin, AppendTerms, PendingAppend
+from tidelog.storage.log.append_types import AppendContext, AppendOrigin, AppendTerms, PendingAppend
 from tidelog.storage.log.validator import Validator
 from tidelog.types import (
     Buffer,

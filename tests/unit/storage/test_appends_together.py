@@ -12,7 +12,7 @@ from tests.worlds.directories.logs import new_dir, new_log
 from tidelog.errors import InvalidRecord, OutOfOrderSequence, StorageFailure
 from tidelog.record.buffers import is_free
 from tidelog.record.builder import build_batch
-from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append_types import AppendResult
 from tidelog.storage.log.log import Log, append_together
 from tidelog.types import NewRecord
 

@@ -32,7 +32,7 @@ from tidelog.errors import (
 from tidelog.record.builder import build_batch
 from tidelog.record.compression import compress
 from tidelog.record.legacy import build_legacy_message
-from tidelog.storage.log.append import AppendContext, AppendTerms, PendingAppend
+from tidelog.storage.log.append_types import AppendContext, AppendTerms, PendingAppend
 from tidelog.storage.log.message_set_kernels import KernelPasses
 from tidelog.storage.log.message_sets import SetPasses
 from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT, SINGLE_MESSAGES_MAX

@@ -24,7 +24,7 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin, AppendTerms
+from tidelog.storage.log.append_types import AppendOrigin, AppendTerms
 from tidelog.types import NewRecord
 
 DAY_MS = 86_400_000

@@ -12,7 +12,7 @@ from tidelog.errors import (
 )
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append_types import AppendOrigin
 from tidelog.storage.log.producers import (
     CompletedTxn,
     Duplicate,

@@ -21,7 +21,7 @@ from tidelog.record.header import (
     RECORD_COUNT_AT,
     seal,
 )
-from tidelog.storage.log.append import AppendOrigin, AppendResult, AppendTerms, LongCheck
+from tidelog.storage.log.append_types import AppendOrigin, AppendResult, AppendTerms, LongCheck
 from tidelog.storage.log.log import Log, append_together
 from tidelog.types import Codec, NewRecord, TimestampType
 

@@ -30,7 +30,7 @@ from tidelog.errors import (
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import write_varint
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append_types import AppendOrigin
 from tidelog.storage.log.record_rules import BodyFacts, check_body, walk_body
 from tidelog.storage.log.validator import Validator
 from tidelog.types import (

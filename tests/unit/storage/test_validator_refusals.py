@@ -33,7 +33,7 @@ from tidelog.record.header import (
     MAX_TIMESTAMP_AT,
     RECORD_COUNT_AT,
 )
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append_types import AppendOrigin
 from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT
 from tidelog.types import (
     INT64_MAX,

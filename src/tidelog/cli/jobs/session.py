@@ -34,6 +34,7 @@ from tidelog.cli.surroundings import (
     read_settings_text,
 )
 from tidelog.errors import InvalidTime, MissingDependency, TidelogError
+from tidelog.html_cells import visible
 from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import (
     Align,
@@ -47,7 +48,6 @@ from tidelog.pages import (
     write_report,
 )
 from tidelog.plots import Numbers, Plot, Series, Unit
-from tidelog.report import visible
 from tidelog.spark.places import Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
 from tidelog.timespec import time_text

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import bytes_text, duration_text, share_text
 from tidelog.cli.output.column import Column, Kind
-from tidelog.report import visible
+from tidelog.html_cells import visible
 from tidelog.timespec import time_text
 
 if TYPE_CHECKING:

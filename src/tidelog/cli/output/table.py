@@ -24,7 +24,7 @@ from tidelog.cli.output.layout import (
     without_days,
 )
 from tidelog.cli.surroundings import Surroundings
-from tidelog.report import visible
+from tidelog.html_cells import visible
 
 # Number of rows that are laid out and written together. Rows that follow may widen the columns.
 ROWS_AT_ONCE: Final = 500

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
-from tidelog.garbage import collection_paused, take_modules_as_old
+from tidelog.gc_pauses import collection_paused, take_modules_as_old
 from tidelog.protocol import messages as api
 from tidelog.server.api.context import Answer, Handler, Ready, RequestContext
 from tidelog.server.api.state_loading import after_load

@@ -68,7 +68,7 @@ from tidelog.server.runtime.errors import NOT_SERVED, UnansweredRequest
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
-from tidelog.storage.log.append import AppendResult, AppendTerms, LongCheck
+from tidelog.storage.log.append_types import AppendResult, AppendTerms, LongCheck
 from tidelog.storage.log.log import Log, append_together
 from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.types import Buffer, Codec, TopicPartition

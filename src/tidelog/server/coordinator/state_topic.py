@@ -57,7 +57,7 @@ from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import LoopTurn
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.storage.log.append import COORDINATED, AppendResult
+from tidelog.storage.log.append_types import COORDINATED, AppendResult
 from tidelog.storage.segment.slices import LogSlice
 from tidelog.types import Codec, Header, TopicPartition
 

@@ -1,4 +1,4 @@
-"""Updates that only consumer groups have: regular expressions, target assignments, reconciliation.
+"""Rebalance of a consumer group: regular expressions, target assignments, reconciliation.
 
 `ConsumerUpdates.member_target` computes a member's target assignment, and `next_assignment`
 computes the member's next step towards the target. A member that must revoke partitions is in state

@@ -55,7 +55,7 @@ from tidelog.server.partitions.topics import Topics
 from tidelog.server.runtime.loop import Timer, Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.broker_files import GROUPS_FILE, GroupOffset, read_group_offsets
-from tidelog.storage.log.append import COORDINATED
+from tidelog.storage.log.append_types import COORDINATED
 from tidelog.types import NO_LEADER_EPOCH, NO_SEQUENCE, OFFSETS_TOPIC, Codec, TopicPartition
 
 LOGGER: Final = logging.getLogger("tidelog.server.groups")

@@ -30,7 +30,7 @@ from tidelog.errors import (
 from tidelog.record.batch_walk import Batch
 from tidelog.server.partitions.segment_reads import ReadEnds, SegmentBytes
 from tidelog.server.runtime.reply import Reply, Watchable
-from tidelog.storage.log.append import FOREIGN, AppendResult, AppendTerms
+from tidelog.storage.log.append_types import FOREIGN, AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION
 from tidelog.types import Buffer, IsolationLevel, TopicPartition

@@ -22,7 +22,7 @@ from typing import Final
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure, TidelogError, UnknownTopic
-from tidelog.garbage import take_as_old
+from tidelog.gc_pauses import take_as_old
 from tidelog.server.partitions.partition import (
     OLD_EVERY,
     Partition,

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append_types import AppendResult
 from tidelog.types import Buffer, TopicPartition
 
 if TYPE_CHECKING:

@@ -18,7 +18,12 @@ from tidelog.storage import commits
 from tidelog.storage.directory.attach import WriterVersion, attach, marks_of
 from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
-from tidelog.storage.log.append import batch_bytes_for, batch_limit, build_batches, stored_codec
+from tidelog.storage.log.batch_building import (
+    batch_bytes_for,
+    batch_limit,
+    build_batches,
+    stored_codec,
+)
 from tidelog.storage.log.record_rules import RecordRules
 from tidelog.storage.log.validator import check_records
 from tidelog.storage.open_files import FilePool, typed_failures

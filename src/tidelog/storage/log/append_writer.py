@@ -32,7 +32,7 @@ from tidelog.errors import StorageFailure, TidelogError
 from tidelog.record.batch import RecordBatch
 from tidelog.storage import files, log_files
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.log.append import (
+from tidelog.storage.log.append_types import (
     AppendOrigin,
     AppendResult,
     PendingAppend,

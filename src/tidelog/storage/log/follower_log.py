@@ -11,7 +11,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.offset_order import first_known_offset
-from tidelog.storage.log.append import (
+from tidelog.storage.log.append_types import (
     AppendContext,
     AppendOrigin,
     AppendResult,

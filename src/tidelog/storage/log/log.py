@@ -20,7 +20,7 @@ from tidelog.record.builder import BATCH_BYTES, build_end_marker
 from tidelog.storage import log_files
 from tidelog.storage.clocks.append_clock import Moment
 from tidelog.storage.commits import Commit
-from tidelog.storage.log.append import (
+from tidelog.storage.log.append_types import (
     BUILT,
     COORDINATED,
     FOREIGN,
@@ -29,12 +29,10 @@ from tidelog.storage.log.append import (
     AppendTerms,
     LongCheck,
     PendingAppend,
-    batch_bytes_for,
-    build_batches,
     stamps_by_append_clock,
-    stored_codec,
 )
 from tidelog.storage.log.append_writer import AppendWriter, SegmentRoller
+from tidelog.storage.log.batch_building import batch_bytes_for, build_batches, stored_codec
 from tidelog.storage.log.deletion import Deleter
 from tidelog.storage.log.follower_log import FollowerLog
 from tidelog.storage.log.leader_epochs import LeaderEpochs

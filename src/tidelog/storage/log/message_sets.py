@@ -35,7 +35,7 @@ from tidelog.record.legacy import (
     build_legacy_message,
     stamp_message,
 )
-from tidelog.storage.log.append import (
+from tidelog.storage.log.append_types import (
     LOOP_COMPRESSED_BYTES,
     AppendContext,
     LongCheck,

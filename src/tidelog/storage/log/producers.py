@@ -50,7 +50,7 @@ from tidelog.record.record import (
     read_end_marker,
     unpack_end_marker,
 )
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append_types import AppendOrigin
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import (
     INT32_MAX,

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.storage import files, log_files
 from tidelog.storage.commits import Commit
-from tidelog.storage.log.append import stamps_by_append_clock
+from tidelog.storage.log.append_types import stamps_by_append_clock
 from tidelog.storage.log.append_writer import SegmentRoller
 from tidelog.storage.log.deletion import Deleter
 from tidelog.storage.log.log_loader import LogPart, LogParts

@@ -58,7 +58,7 @@ from tidelog.record.header import (
 )
 from tidelog.record.legacy import LegacyBatch
 from tidelog.record.offset_order import SEGMENT_OFFSETS
-from tidelog.storage.log.append import (
+from tidelog.storage.log.append_types import (
     BUILT,
     LOOP_COMPRESSED_BYTES,
     AppendContext,
@@ -66,10 +66,12 @@ from tidelog.storage.log.append import (
     AppendTerms,
     LongCheck,
     PendingAppend,
+    writable,
+)
+from tidelog.storage.log.batch_building import (
     batch_bytes_for,
     build_batches,
     stored_codec,
-    writable,
     write_anew,
 )
 from tidelog.storage.log.message_sets import MessageSets, PreparedSet, SetPasses

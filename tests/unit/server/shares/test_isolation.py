@@ -21,7 +21,7 @@ from tidelog.server.partitions.partition import (
     end_transaction,
 )
 from tidelog.server.shares.record_runs import AckType
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.types import NewRecord
 
 COMMITTED = EARLIEST | {"share.isolation.level": "read_committed"}

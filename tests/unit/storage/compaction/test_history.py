@@ -12,7 +12,7 @@ from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log, is_whole
 from tidelog.storage.compaction.eligibility import DueReason
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.compaction_history import (
     HISTORY_FILE,

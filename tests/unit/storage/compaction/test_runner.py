@@ -30,7 +30,7 @@ from tidelog.storage.compaction.worker import InProcess, Pace
 from tidelog.storage.directory.attach import ensure_finished
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import read_file, write_atomically
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.types import INT64_MAX, NewRecord, TopicPartition

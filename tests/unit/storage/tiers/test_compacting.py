@@ -31,7 +31,7 @@ from tidelog.storage.compaction.cleaning_plan import (
 from tidelog.storage.compaction.job import CleaningJob
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.compaction_history import read_history
 from tidelog.storage.tier import remote_segment

@@ -11,7 +11,7 @@ from tests.worlds.records.legacy_sets import build_legacy_set
 from tidelog.errors import MissingFile, OffsetsGone
 from tidelog.record.header import LEADER_EPOCH_AT
 from tidelog.storage.files import read_file, write_atomically
-from tidelog.storage.log.append import AppendTerms
+from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.segment.segment import iterate_batches
 from tidelog.storage.segment.zone_map_files import build_missing
 from tidelog.storage.tier_manager.mover import tier_status

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 import tidelog
-from tidelog.garbage import collection_paused, take_as_old, take_modules_as_old
+from tidelog.gc_pauses import collection_paused, take_as_old, take_modules_as_old
 
 
 @pytest.fixture
