@@ -20,7 +20,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import InexactTable
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.kernels.compiler import is_cached
-from tidelog.record.kernels.offset_map import map_batches
+from tidelog.record.kernels.key_map import map_batches
 from tidelog.types import ClockName, OffsetAndTimestamp
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.contracts.kernel_runs import Guarded, Number, frozen, run_guarded
 from tests.worlds.records.kernel_logs import batches
 
-from tidelog.record.kernels import layout, offset_map, rewrite
+from tidelog.record.kernels import key_map, layout, rewrite
 from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.checksums import NO_SHIFTS, shifts
 from tidelog.record.kernels.compiler import Kernel, plain
@@ -71,31 +71,31 @@ def test_mapping(
             array[:] = 0
             return array
 
-        keys = offset_map.KeyMap(
+        keys = key_map.KeyMap(
             zeros(2 * SLOTS, np.int64),
             zeros(SLOTS, np.int64),
             zeros(SLOTS if strategy else 0, np.int64),
             zeros(SLOTS if verify else 0, np.int64),
             zeros(256 if verify else 0, np.uint8),
-            zeros(offset_map.STATE_FIELDS, np.int64),
-            zeros(offset_map.WINDOW_SIZE, np.int64),
+            zeros(key_map.STATE_FIELDS, np.int64),
+            zeros(key_map.WINDOW_SIZE, np.int64),
             limit,
             make_hasher(0, bytes(16), mask, 0),
         )
         counts = np.clip(table[:, layout.RECORD_COUNT], 0, 1000)
         numbers = np.cumsum(counts) - counts
         lost = zeros(int(counts.sum()) // 8 + 1, np.uint8)
-        marks = offset_map.Marks(lost, lost, zeros(len(table), np.int32))
+        marks = key_map.Marks(lost, lost, zeros(len(table), np.int32))
         header = np.frombuffer(b"a", np.uint8)
         found = []
         for is_look_up in (0, 1) if look_up else (0,):
-            rules = offset_map.KeyRules(strategy, header, 2, 1 << 62, 4, is_look_up, sums)
+            rules = key_map.KeyRules(strategy, header, 2, 1 << 62, 4, is_look_up, sums)
             sane = table[:, layout.RECORD_COUNT] == counts
             wanted = np.where(sane, numbers, -1)
             found.append(run(frozen(data), table, wanted, rules, keys, marks))
         return found
 
-    both(offset_map.map_batches, work)
+    both(key_map.map_batches, work)
 
 
 @settings(max_examples=15, deadline=None)

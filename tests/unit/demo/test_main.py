@@ -17,7 +17,7 @@ from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.errors import InvalidRequest
 from tidelog.record.kernels.compiler import is_cached
-from tidelog.record.kernels.offset_map import map_batches
+from tidelog.record.kernels.key_map import map_batches
 
 
 def test_a_second_run_starts_afresh(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidelog.record import key_hash
 from tidelog.record.kernels import hashes as kernels
-from tidelog.record.kernels import offset_map
+from tidelog.record.kernels import key_map
 from tidelog.record.kernels.compiler import plain
 
 SEED = bytes(range(16))
@@ -67,12 +67,12 @@ SLOTS = 1000
 
 @settings(max_examples=40, deadline=None)
 @given(
-    keys=st.lists(st.none() | st.binary(max_size=40), max_size=offset_map.HALF_ROWS),
+    keys=st.lists(st.none() | st.binary(max_size=40), max_size=key_map.HALF_ROWS),
     size=st.none() | st.integers(0, 40),
     seed=st.binary(min_size=16, max_size=16),
 )
-@pytest.mark.parametrize("start", [0, offset_map.HALF_ROWS])
-@pytest.mark.parametrize("run", [offset_map.hash_rows, plain(offset_map.hash_rows)])
+@pytest.mark.parametrize("start", [0, key_map.HALF_ROWS])
+@pytest.mark.parametrize("run", [key_map.hash_rows, plain(key_map.hash_rows)])
 def test_many_side_by_side_are_as_each_alone(
     run: Callable[..., None], start: int, keys: list[bytes | None], size: int | None, seed: bytes
 ) -> None:
@@ -80,19 +80,19 @@ def test_many_side_by_side_are_as_each_alone(
     # often hashed one by one.
     if size is not None:
         keys = [None if key is None else key.ljust(size, b"x")[:size] for key in keys]
-    window = np.zeros(offset_map.WINDOW_SIZE, np.int64)
+    window = np.zeros(key_map.WINDOW_SIZE, np.int64)
     data, rows = bytearray(b"?"), range(start, start + len(keys))
     for row, key in zip(rows, keys, strict=True):
-        offset_map.put_fact(window, offset_map.KEY_AT, row, len(data))
-        offset_map.put_fact(window, offset_map.KEY_SIZE, row, -1 if key is None else len(key))
+        key_map.put_fact(window, key_map.KEY_AT, row, len(data))
+        key_map.put_fact(window, key_map.KEY_SIZE, row, -1 if key is None else len(key))
         data += key or b""
     hasher = kernels.make_hasher(kernels.SIPHASH, seed)
     run(np.frombuffer(bytes(data), np.uint8), start, len(keys), hasher, SLOTS, window)
     for row, key in zip(rows, keys, strict=True):
-        columns = offset_map.HASH_LOW, offset_map.HASH_HIGH, offset_map.SLOT
-        low, high, slot = (offset_map.get_fact(window, column, row) for column in columns)
+        columns = key_map.HASH_LOW, key_map.HASH_HIGH, key_map.SLOT
+        low, high, slot = (key_map.get_fact(window, column, row) for column in columns)
         if key is None:
-            assert slot == offset_map.NO_SLOT
+            assert slot == key_map.NO_SLOT
         else:
             assert (low, high) == key_hash.halves(key_hash.siphash(seed, key))
             assert slot == (low >> 32 & 0xFFFFFFFF) * SLOTS >> 32

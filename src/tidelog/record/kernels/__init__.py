@@ -5,7 +5,7 @@
 - `batch_scan`: reads batch headers to the table. `records`, `messages`, `times`: read records.
 - `time_search`: searches one segment by time. `zones`: computes the values of a zone map.
 - `encode`: encodes columns as records. `rewrite`: writes cleaned batches.
-- `key_rows`, `last_records`, `offset_map`: find the last record of each key, or compute totals for
+- `key_rows`, `last_records`, `key_map`: find the last record of each key, or compute totals for
   each key.
 - `checksums`, `hashes`, `memory`, `integers`: building blocks of the other modules.
 

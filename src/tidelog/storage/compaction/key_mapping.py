@@ -39,11 +39,11 @@ import numpy as np
 from tidelog.errors import CleaningFailed
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
-from tidelog.record.kernels import layout, offset_map
+from tidelog.record.kernels import key_map, layout
 from tidelog.record.kernels.checksums import NO_SHIFTS, shifts
 from tidelog.record.kernels.hashes import MD5, SIPHASH, make_hasher
+from tidelog.record.kernels.key_map import WINDOW_SIZE, Marks, map_batches
 from tidelog.record.kernels.layout import REASONS
-from tidelog.record.kernels.offset_map import WINDOW_SIZE, Marks, map_batches
 from tidelog.record.kernels.rewrite import count_remaining
 from tidelog.record.record import ControlType
 from tidelog.storage.compaction import job as words
@@ -77,9 +77,9 @@ _WORD_BYTES: Final = 8
 _HASH_BYTES: Final = 16
 
 _STRATEGIES: Final = {
-    words.OFFSET_STRATEGY: offset_map.BY_OFFSET,
-    words.TIMESTAMP_STRATEGY: offset_map.BY_TIMESTAMP,
-    words.HEADER_STRATEGY: offset_map.BY_HEADER,
+    words.OFFSET_STRATEGY: key_map.BY_OFFSET,
+    words.TIMESTAMP_STRATEGY: key_map.BY_TIMESTAMP,
+    words.HEADER_STRATEGY: key_map.BY_HEADER,
 }
 
 
@@ -117,13 +117,13 @@ class OffsetMap:
         algorithm = MD5 if rules.hash_name == words.MD5 else SIPHASH
         self.strategy: int = _STRATEGIES[rules.strategy]
         self.header: Bytes = np.frombuffer(rules.header.encode(), np.uint8)
-        self.keys = offset_map.KeyMap(
+        self.keys = key_map.KeyMap(
             hashes=np.zeros(2 * slots, np.int64),
             numbers=np.zeros(slots, np.int64),
             versions=np.zeros(slots if rules.has_versions else 0, np.int64),
             key_positions=np.zeros(slots if rules.verify_keys else 0, np.int64),
             arena=np.zeros(arena_bytes, np.uint8),
-            state=np.zeros(offset_map.STATE_FIELDS, np.int64),
+            state=np.zeros(key_map.STATE_FIELDS, np.int64),
             window=np.zeros(WINDOW_SIZE, np.int64),
             key_limit=max(int(slots * rules.load_factor), 1),
             hasher=make_hasher(algorithm, seed, *hash_mask),
@@ -134,17 +134,17 @@ class OffsetMap:
     @property
     def key_count(self) -> int:
         """Number of different keys in the map."""
-        return int(self.keys.state[offset_map.KEYS])
+        return int(self.keys.state[key_map.KEYS])
 
     @property
     def stop_offset(self) -> int:
         """Offset of the first record that did not fit; valid only if the map is full."""
-        return int(self.keys.state[offset_map.STOP_OFFSET])
+        return int(self.keys.state[key_map.STOP_OFFSET])
 
     @property
     def bad_slot(self) -> int:
         """Table row of the damaged batch; valid only after a kernel reported damage."""
-        return int(self.keys.state[offset_map.BAD_SLOT])
+        return int(self.keys.state[key_map.BAD_SLOT])
 
     def check_keys(self) -> None:
         """Raise an error if a key is larger than the memory for keys.
@@ -156,7 +156,7 @@ class OffsetMap:
         Raises:
             CleaningFailed: A key is larger than all the memory for keys.
         """
-        if self.keys.state[offset_map.TOO_LONG]:
+        if self.keys.state[key_map.TOO_LONG]:
             raise CleaningFailed(
                 f"a key is larger than the {self.keys.arena.size} bytes of memory for keys"
                 " (tidelog.cleaner.verify.keys); raise log.cleaner.dedupe.buffer.size: half of it"
@@ -197,12 +197,12 @@ class OffsetMap:
 
     def key_rules(
         self, offset_start: int, offset_end: int, log_start: int, *, is_look_up: bool
-    ) -> offset_map.KeyRules:
+    ) -> key_map.KeyRules:
         """Return a kernel's arguments for the records at offsets [offset_start, offset_end).
 
         If `is_look_up` is true, the kernel looks the records up; otherwise it adds them to the map.
         """
-        return offset_map.KeyRules(
+        return key_map.KeyRules(
             self.strategy,
             self.header,
             offset_start,

@@ -26,8 +26,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.header import DELETE_HORIZON_BIT, MAGIC_2
 from tidelog.record.kernels import layout, rewrite
+from tidelog.record.kernels.key_map import Marks, map_batches
 from tidelog.record.kernels.layout import REASONS
-from tidelog.record.kernels.offset_map import Marks, map_batches
 from tidelog.storage.compaction.cleaned_files import CleanedFiles, SourceTimes, write_group
 from tidelog.storage.compaction.job import CleanedSource, CleaningJob, Group, SourceSegment
 from tidelog.storage.compaction.key_mapping import (

@@ -17,12 +17,12 @@ from tidelog.errors import CorruptData, CorruptRecord
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.batch_table import SCAN_BATCHES, is_plain, join_bodies
 from tidelog.record.header import CONTROL_BIT, DELETE_HORIZON_BIT, MAGIC_2
+from tidelog.record.kernels import key_map as samples_at
 from tidelog.record.kernels import layout
-from tidelog.record.kernels import offset_map as samples_at
 from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.hashes import SIPHASH, make_hasher
+from tidelog.record.kernels.key_map import sample_keys
 from tidelog.record.kernels.layout import REASONS, scan_error
-from tidelog.record.kernels.offset_map import sample_keys
 from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.storage.compaction.generations.estimates import KeySamples
 from tidelog.types import INT64_MAX
