@@ -28,7 +28,7 @@ from math import floor
 from typing import NamedTuple, Protocol
 
 from tidelog.amounts import duration_text
-from tidelog.config import RetentionClock
+from tidelog.config import CLEANUP_DELETE, RetentionClock
 from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS
 
 
@@ -230,7 +230,7 @@ def plan_retention(
     """
     bounds = _Bounds(log_start=log_start, log_end=log_end, high_watermark=high_watermark)
     plan = _run_pass(segments, 0, RetentionRule.LOG_START, _below_start(segments, bounds), bounds)
-    if "delete" not in config.cleanup_policy:
+    if CLEANUP_DELETE not in config.cleanup_policy:
         return plan
     by_size = _over_size(segments[len(plan) :], config.retention_bytes)
     plan += _run_pass(segments, len(plan), RetentionRule.SIZE, by_size, bounds)
