@@ -313,7 +313,7 @@ class Scan(ArrowSource):
         """Return the keys with most bytes or records, and the sums of all keys.
 
         All records in the range are read. If they have more than 1,048,576 keys, they are read
-        several times, so that at most some 700 MB of memory are needed in addition to a read's.
+        several times, so that the call needs at most some 700 MB of memory more than a plain read.
 
         Args:
             limit: Maximum number of keys in the result.
@@ -340,8 +340,8 @@ class Scan(ArrowSource):
         equal. An unknown create time equals only other unknown create times. Headers are not
         compared. All records in the range are read twice, or only once if all of them differ. With
         more than 33,554,432 different records or more than 1,048,576 repeated records, they are
-        read more often, so that at most some 700 MB of memory are needed in addition to a read's,
-        and 8 bytes for each key of a repeated record.
+        read more often. So the call needs at most some 700 MB of memory more than a plain read, and
+        8 bytes for each key of a repeated record.
 
         Args:
             limit: Maximum number of records in the result.

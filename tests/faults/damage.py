@@ -30,9 +30,10 @@ class DamageFileSystem(Machine):
         return self.writes.calls
 
     def settle(self) -> None:
-        """Make everything so far durable and drop it from the journal: crashes start here.
+        """Make everything so far durable and drop it from the journal.
 
-        Calls that other threads make during `settle` stay in the journal.
+        Then simulated crashes can lose only later changes. Calls that other threads make during
+        `settle` stay in the journal.
         """
         moment = len(self.journal)
         self._image = self.crash(Keep.EVERYTHING, moment).image

@@ -49,7 +49,7 @@ def print_by_key(
     Args:
         surroundings: Its stdout gets the table.
         counts: The keys.
-        order: Their order.
+        order: Order of the keys.
         counted: A sentence with the number of records.
         target: The topic or partition.
         form: Format of the rows and encoding of the keys.

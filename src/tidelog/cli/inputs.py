@@ -46,7 +46,7 @@ class _Pipe(RawIOBase):
         self.descriptor = descriptor
         self.ahead = bytearray()
         self.has_ended = False
-        self.is_probed = False  # a read returns None instead of taking bytes
+        self.is_probed = False  # while true, a read takes no bytes and returns None
 
     def readable(self) -> bool:
         return True
@@ -64,7 +64,8 @@ class _Pipe(RawIOBase):
 
     def read_ahead(self) -> bytes:
         """Wait for bytes, add them to `ahead` and return them; empty at the end of the input."""
-        select([self.descriptor], [], [])  # another process may have made it non-blocking
+        # Another process may have made the descriptor non-blocking, so wait before the read.
+        select([self.descriptor], [], [])
         data = os.read(self.descriptor, DEFAULT_BUFFER_SIZE)
         self.has_ended = not data
         self.ahead += data
@@ -104,7 +105,8 @@ class LiveInput(BufferedReader):
                 return False
             has_text = has_text or bool(rest.strip())
             wait_ms = max(until_ms - clock.monotonic_ms(), 0)
-            # A long line can have more bytes each time, so it must not prolong the wait.
+            # The bytes of a long line may keep arriving without its end. So arriving bytes must not
+            # prolong the wait beyond `until_ms`.
             if is_due or not select([pipe.descriptor], [], [], wait_ms / 1_000)[0]:
                 return True
             is_due = not wait_ms

@@ -168,7 +168,10 @@ def _print_table(
 def _note_rule(
     surroundings: Surroundings, directory: "Directory | RemoteDirectory", topic: str
 ) -> None:
-    """Print a note if the compaction rule is unknown, because the user may not read settings."""
+    """Print a note if the topic's compaction rule is unknown.
+
+    The rule is unknown if the user has no right to read the topic's settings.
+    """
     if not directory.source.knows_compaction and not directory.topic(topic).settings:
         surroundings.note(
             f"the record with a key's highest offset counts; whether {topic} has another"

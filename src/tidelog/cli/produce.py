@@ -404,7 +404,7 @@ def _check_of(
     is_remote = options.place.access is not None
     rules, sure_codec = config, codec
     if is_remote and config is not None:
-        # compressed batches may have any size for these rules, so none has to be compressed
+        # these rules don't limit the size of compressed batches, so the check compresses none
         rules, sure_codec = _sure_rules(config, codec), Codec.NONE
 
     def check(rows: Sequence[InputRecord]) -> None:

@@ -177,8 +177,8 @@ class ReadOptions:
 
 
 _OFFSETS: Final = columns(detail("topic"), number("partition", "offset"))
-# On a narrow terminal, keys and values are shortened first. If the table is still too wide, the
-# column of times on the clock that was not chosen is dropped.
+# On a narrow terminal, keys and values are shortened first. If the table is still too wide, one of
+# the two time columns is dropped: the one whose clock was not chosen.
 _CONTENT: Final = columns(key("key", least=8), value("value", least=8))
 _TABLES: Final = {
     ClockName.RECORD: columns(_OFFSETS, time("timestamp"), minor(time("append_time")), _CONTENT),

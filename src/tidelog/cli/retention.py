@@ -374,7 +374,7 @@ def _print_segments(
         )
 
 
-# Time until which a segment is kept that a rule other than its age deletes.
+# Shown in `kept_until` instead of a time, if a rule other than the age deletes the segment.
 _NEXT_RUN: Final = "the next run"
 
 

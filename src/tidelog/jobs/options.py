@@ -41,7 +41,8 @@ class Option:
         text: Description in the docs and in the command's help.
         flags: Names in the command, separated by spaces; empty if only the function has the option.
         default: Default value.
-        keyword: Description of the function's argument in its docstring, if `text` does not fit.
+        keyword: Description of the function's argument in its docstring; empty if `text` describes
+            the argument correctly, too.
         metavar: Placeholder for the value in the help.
         choices: Allowed values, as an enumeration or as words.
         least: Smallest allowed value of an option that is a number.

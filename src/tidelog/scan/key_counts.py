@@ -137,8 +137,8 @@ class RepeatedRecord:
         offset: Offset of the first of these records.
         last_partition: Partition of the last of these records.
         last_offset: Offset of the last of these records.
-        create_ms: Their create time in ms; that of the last record if create times are not
-            compared. None if it is unknown.
+        create_ms: Their create time in ms. If create times are not compared, the create time of the
+            last record. None if the time is unknown.
     """
 
     key: bytes | None
@@ -463,7 +463,7 @@ def _no_groups() -> pa.Table:
 
 
 def _largest(tables: Sequence[pa.Table], order: KeyOrder, limit: int) -> pa.Table:
-    """Return the `limit` largest groups in descending order; equal ones in the log's order."""
+    """Return the `limit` largest groups in descending order; equally large ones in log order."""
     table = pa.concat_tables(tables)
     amount, second = _ORDERS[order]
     amounts = _longs(table, amount)

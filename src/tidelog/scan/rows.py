@@ -1,6 +1,6 @@
 """Rows of a scan: decoded columns with topic, partition and append times.
 
-Imports numpy.
+A new column is declared in `record/columns/column_builders.py`. Imports numpy.
 """
 
 import uuid
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 
-# The default columns: the Kafka connector's columns in its order, and `appendTimestamp`. A new
-# column is declared in `record/columns/column_builders.py`.
+# The default columns: the Kafka connector's columns in its order, and `appendTimestamp`.
 COLUMNS: Final = (
     "key",
     "value",

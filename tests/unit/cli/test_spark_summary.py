@@ -61,7 +61,7 @@ def test_many_topics_with_times_before_and_after_1970_have_two_rows_each() -> No
 
 
 def test_the_line_about_a_reindex_counts_all_partitions_and_the_directory() -> None:
-    """All counts of a sum differ, so the sum shows if one of them is missing."""
+    """The numbers that are added to a total all differ, so a total shows if one was left out."""
     fault = Damage("data/x", "damaged", "rebuild it", repairable=True)
     warning, note = (replace(fault, severity=each) for each in (Severity.WARNING, Severity.NOTE))
     done = [

@@ -1,4 +1,4 @@
-"""Positions of groups from files alone: the records of `__consumer_offsets` that apply."""
+"""Positions of groups, read from files alone: which records of `__consumer_offsets` they use."""
 
 import uuid
 from pathlib import Path

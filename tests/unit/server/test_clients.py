@@ -30,7 +30,11 @@ SETTINGS = {"queued.max.request.bytes": "100", "connections.max.idle.ms": "60000
 
 
 class Slow:
-    """A client in the middle of a request, whose input the system reports only now and then."""
+    """A client in the middle of a request.
+
+    With `wakes_late`, the operating system may hold received bytes that it has not reported to the
+    broker yet.
+    """
 
     def __init__(
         self, clock: ManualClock, *, wakes_late: bool, in_flight: MemoryBudget | None = None

@@ -1,4 +1,4 @@
-"""Group commit of a partition: waiting requests, visibility, and failed disks."""
+"""Syncs of a partition that several appends share: waiting requests, visibility, failed disks."""
 
 import asyncio
 from collections.abc import Iterator

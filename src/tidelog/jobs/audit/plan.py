@@ -324,7 +324,7 @@ def _plan_directory(
 
 
 def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
-    """Set `compacted` (topics that may lose records) and `stamped` (may lose create times)."""
+    """Set `compacted` (topics that may lack records) and `stamped` (that may lack create times)."""
     stamp = TimestampType.LOG_APPEND_TIME
     side_plan.compacted = {name for name, config in configs.items() if config.is_compacted}
     side_plan.stamped = {

@@ -48,8 +48,8 @@ class Mark:
         end: Position after the last byte.
         sum: CRC-32C of the last bytes before `end` (at most `plan.TAIL_BYTES`).
         size: Size in bytes of a finished segment's log file; -1 if the segment was not finished.
-        zones: CRC-32C of a finished segment from its zone map; -1 if the segment was not finished
-            or had no zone map.
+        zones: CRC-32C of all bytes of a finished segment, as its zone map stores it; -1 if the
+            segment was not finished or had no zone map.
     """
 
     base_offset: int

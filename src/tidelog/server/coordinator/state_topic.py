@@ -1,4 +1,4 @@
-"""Internal topic with a broker's own state: creation, loading, failure, writes, group commit.
+"""Internal topic with a broker's own state: creation, loading, failure, batched writes.
 
 A `StateTopic` serves one topic whose partitions contain the state that a coordinator has in memory.
 The coordinator is its `StateMachine`. A partition is loaded in threads, piece by piece, before its
@@ -10,9 +10,9 @@ state. The response to a write is sent once consumers may read the records (with
 `tidelog.durability=fsync`, once the records are synced). If the log fails before the response is
 sent, the response has the error NOT_COORDINATOR.
 
-Group commit: the first write to a partition in an iteration of the event loop is appended at once,
-so that a lone client does not wait. Later small writes of the same iteration are gathered in a
-batch. This batch is appended when it is full, and at the latest at the end of the iteration.
+The first write to a partition in an iteration of the event loop is appended at once, so that a lone
+client does not wait. Later small writes of the same iteration are gathered in a batch. This batch
+is appended when it is full, and at the latest at the end of the iteration.
 
 The state machine defines what records mean and decides which records may be written. All objects of
 this module are used only in the event loop's thread, except a `Replay`.

@@ -44,7 +44,7 @@ class LogManager:
         self._saving: Future[None] | None = None
         self._openings = set[asyncio.Task[None]]()
         self._is_stopped = False
-        # Partitions that are visited again because they have files to unlink later.
+        # Partitions that have a timer for unlinking files of deleted segments.
         self._unlinking = set[Partition]()
 
     def start(self) -> None:

@@ -6,7 +6,7 @@ log's first batch; it is read again when the log start has changed. The text is 
 because Prometheus's client library would create several objects for each of up to 100,000 samples.
 Only the metrics of the process (CPU, memory, descriptors) come from Prometheus's library.
 Partitions, topics, groups and commits beyond a limit are omitted, and metrics show how many of them
-are omitted.
+are omitted. `Counters` (`runtime.counters`) states exactly what each counter counts.
 
 Used only in the event loop's thread. Source: Prometheus text format 0.0.4.
 """

@@ -12,8 +12,8 @@ each run of offsets.
 If a read fails, the client gets only an error code. So the broker logs the reason, at most once a
 minute for the same partition and reason.
 
-`segment_reads` selects the bytes that answer a read, `fetch_sessions` has the sessions,
-`fetch_counts` counts bytes and records.
+`segment_reads` selects the bytes that answer a read. Long ranges of a file are `file_pieces`, which
+`net.send_queue` sends. `fetch_sessions` has the sessions, `fetch_counts` counts bytes and records.
 
 Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, DelayedFetch; KIP-74.
 """

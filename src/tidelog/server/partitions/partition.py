@@ -355,7 +355,7 @@ class Partition(Watchable):
             self.high_watermark = end
             self.notify()
 
-    # -- group commit ------------------------------------------------------------------------
+    # -- syncs, shared by waiting appends ----------------------------------------------------
 
     def _sync(self) -> None:
         """Begin a sync of all appended records, unless a sync is running or no sync is due.

@@ -711,6 +711,8 @@ def _refusals(segments: Iterable[ClosedSegment]) -> dict[int, str]:
         try:
             ensure_times(segment, "a compaction", accepting("compact", segment))
         except CorruptFile as error:
-            if not segment.was_replaced():  # otherwise the file may not belong to this segment
+            # If the segment was replaced meanwhile, the file of append times is possibly another
+            # segment's.
+            if not segment.was_replaced():
                 refusals[segment.base_offset] = str(error)
     return refusals

@@ -79,7 +79,7 @@ class OffsetCheckpoints:
         return self.recovery_points.get(name, 0)
 
     def recorded_end(self, name: TopicPartition, *, is_dense: bool, fresh: bool) -> RecordedEnd:
-        """Return a log's recovery point, and whether this point is the log end, for a reader.
+        """Return, for a reader, a log's recovery point and whether this point is the log end.
 
         Args:
             name: The partition.

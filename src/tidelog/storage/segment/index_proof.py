@@ -102,8 +102,8 @@ def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int =
         segment: The segment of the index.
         key: Offset, as stated by the index entry.
         position: Position in the log file, as stated by the index entry.
-        first_at_least: Minimum base offset of the batch. For formats 0 and 1, minimum of the offset
-            in the header.
+        first_at_least: Lowest base offset that the batch may have. For formats 0 and 1, lowest
+            offset that its header may have.
     """
     header = segment.view(position, position + HEADER_SIZE)
     last = batch_at(header)

@@ -293,9 +293,11 @@ def better(old: MappedKeys | None, new: MappedKeys, samples: KeySamples) -> Mapp
 
 
 def correction(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """Return the factor that corrects sums over the whole sample.
+    """Return the factor that removes the known sampling error from a sum over all sampled keys.
 
-    The factor is 1 if no map was counted, or if the count may be wrong for all sampled keys.
+    The factor is the corrected number of keys (see the module's docstring), divided by the sample's
+    estimate of this number. It is 1 if no map was counted, or if the count may be wrong for all
+    sampled keys.
     """
     if counted is None or counted.unknown(samples) >= len(samples):
         return 1.0

@@ -34,13 +34,13 @@ segments than `MERGE_FROM` times this maximum, runs of neighbors are rewritten o
 until about `MERGE_TO` times the maximum remain. The run whose merge removes the most segments per
 byte copied is merged first.
 
-The following proofs use only offsets. They ensure that a deleted key does not reappear. The proofs
-use a segment's `cleaned_to` C: no record of the segment is superseded by a record with an offset
-below C. A segment that was never cleaned has C = its base offset, because (by offset) a record is
-superseded only by later records. A cleaning that maps the keys of offsets [from, to) drops every
-record that a record of that range supersedes. So if a segment has C >= from, the cleaning raises
-its C to `to`. If C < from, the map lacks the keys of the offsets between C and `from`, so C does
-not change. It follows for an offset P:
+The following proofs use only offsets. They ensure that a deleted key does not reappear. Each
+segment has an offset `cleaned_to`, called C here. No record of the segment is superseded by a
+record with an offset below C. If the segment was never cleaned, C is its base offset, because (by
+offset) a record is superseded only by later records. A cleaning that maps the keys of offsets
+[from, to) drops every record that a record of that range supersedes. So if a segment has C >= from,
+the cleaning raises its C to `to`. If C < from, the map lacks the keys of the offsets between C and
+`from`, so C does not change. It follows for an offset P:
 
 - the part below P is clean, in the sense of Kafka's cleaner (no two records below P with the same
   key), if every segment that begins below P has C >= P;

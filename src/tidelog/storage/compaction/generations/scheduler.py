@@ -546,7 +546,10 @@ class SpaceBound:
         return 0 if self._memory is None else self._memory.bytes_written
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """Return settings that limit only the head's age, not its share or size."""
+        """Return settings with which uncompacted records make a cleaning due only by their age.
+
+        Their share of the log and their size make no cleaning due.
+        """
         return replace(
             config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
         )
