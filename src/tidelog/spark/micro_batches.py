@@ -285,7 +285,7 @@ class MicroBatches:
     def _visible(self, now: LogSnapshot) -> LogSnapshot:
         return now if self._frozen is None else freeze(now, self._frozen)
 
-    # -- the next one ------------------------------------------------------------------------
+    # -- the next offset ---------------------------------------------------------------------
 
     def next_offset(self, start_json: Json, limits: BatchLimits) -> Json:
         """Return the end of the batch that begins at `start_json`.

@@ -72,7 +72,7 @@ def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, Top
         return {name: info.config for name, info in log_dir.topics().items() if name in names}
 
 
-# -- the map -------------------------------------------------------------------------------------
+# -- the offset map ------------------------------------------------------------------------------
 
 
 def first_map(

@@ -633,7 +633,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     return await plan.complete()
 
 
-# -- checks before the log's ----------------------------------------------------------------------
+# -- checks that precede the log's own checks -----------------------------------------------------
 
 
 def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order

@@ -345,7 +345,7 @@ async def _first_failure(replies: Iterable[Reply[ErrorCode]]) -> ErrorCode:
     return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
 
 
-# -- shared --------------------------------------------------------------------------------------
+# -- shared by the three APIs --------------------------------------------------------------------
 
 
 def _idle_group(node: Node, group_id: str, *, may_be_new: bool) -> ShareGroup:

@@ -319,7 +319,7 @@ def _ensure_growth(node: Node, topic: CreatePartitionsTopic) -> None:
         )
 
 
-# -- changes -------------------------------------------------------------------------------------
+# -- rights to topics ----------------------------------------------------------------------------
 
 
 def guard_create_topics(
@@ -442,6 +442,9 @@ def _absent_of(
         else:
             absent[name] = None
     return absent, others
+
+
+# -- DeleteRecords -------------------------------------------------------------------------------
 
 
 def delete_records(

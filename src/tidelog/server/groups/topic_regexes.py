@@ -74,7 +74,7 @@ class Regexes:
         self._topics = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()
 
-    # -- a member's own ----------------------------------------------------------------------
+    # -- the expression of a member ----------------------------------------------------------
 
     def change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
@@ -100,7 +100,7 @@ class Regexes:
             return RegexStatus.CHANGED
         return RegexStatus.RESOLVED if now in group.regexes else RegexStatus.CHANGED
 
-    # -- the group's -------------------------------------------------------------------------
+    # -- the expressions of a group ----------------------------------------------------------
 
     def maybe_look_up(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember, may_see: MaySee

@@ -98,7 +98,7 @@ class OpenTransactions:
         # visible yet.
         self._unsafe: deque[tuple[int, int]] = deque()
 
-    # -- begin -------------------------------------------------------------------------------
+    # -- begin of a transaction --------------------------------------------------------------
 
     def guard(
         self,
@@ -181,7 +181,7 @@ class OpenTransactions:
             if now_ms - guard.since_ms >= expiration_ms:
                 del self._guards[producer_id]
 
-    # -- end ---------------------------------------------------------------------------------
+    # -- end of a transaction ----------------------------------------------------------------
 
     def ended(self, first_offset: int, marker_offset: int, high_watermark: int) -> None:
         """Remember a transaction that was ended by a marker that readers don't see yet."""

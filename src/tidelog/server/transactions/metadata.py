@@ -140,7 +140,10 @@ class TransactionMetadata:
         return self.client_version >= EPOCH_BUMP_VERSION
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Whether the transaction is open for longer than its timeout; `INT32_MAX` is no limit."""
+        """Whether the transaction has been open for longer than its timeout.
+
+        A timeout of `INT32_MAX` means that there is no limit.
+        """
         return (
             self.state is TransactionState.ONGOING
             and self.timeout_ms != INT32_MAX

@@ -241,7 +241,7 @@ class Segment(ABC):
     def is_whole(self) -> bool:
         """Whether it is known that no offset at the segment's end is lost (`segment.gaps`)."""
 
-    # -- its log file --------------------------------------------------------------------------
+    # -- the log file --------------------------------------------------------------------------
 
     @property
     def log_path(self) -> str:
