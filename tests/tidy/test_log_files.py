@@ -62,5 +62,5 @@ def test_a_truncation_cuts_every_file_that_a_finished_segment_can_have() -> None
 
 
 def test_an_attached_segment_gets_every_file_that_can_be_made_from_its_log() -> None:
-    """A zone map is built after the segment was attached; it has no snapshot."""
+    """A zone map is built after the attach, and an attached segment has no snapshot."""
     assert suffixes_of("directory/staging.py") == {".log", *log_files.SUMMED_SUFFIXES}

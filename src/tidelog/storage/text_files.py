@@ -223,7 +223,7 @@ def write_clean_shutdown(files: FileSystem, directory: str) -> None:
 def take_clean_shutdown(files: FileSystem, directory: str) -> bool:
     """Remove the mark of a clean stop durably, before loading; return whether it existed.
 
-    The marker's content is ignored, because old brokers wrote an empty marker. Source: KAFKA-10471.
+    The mark's content is ignored, because old brokers wrote an empty mark. Source: KAFKA-10471.
     """
     path = posixpath.join(directory, CLEAN_SHUTDOWN_FILE)
     try:

@@ -205,7 +205,8 @@ class _Checked(NamedTuple):
     """A message set that passed its checks.
 
     Attributes:
-        data: The received bytes. batches: Views of the batches in `data`.
+        data: The received bytes.
+        batches: Views of the batches in `data`.
         message_set: The message set in `data`, decompressed.
         facts: Result of the pass over the messages.
         target: Codec for writing the set.

@@ -464,8 +464,8 @@ class ProducerStates:
         """Treat the offsets from `offset` on as unstable until `replace` is called.
 
         A truncation calls this method first. The truncation may remove an aborted transaction's
-        marker and index entry before it replaces the producers; readers of
-        committed records must not see the transaction's records in between.
+        marker and index entry before it replaces the producers. In between, readers of committed
+        records must not see the transaction's records.
         """
         self._open = {offset: NO_PRODUCER_ID}
 

@@ -136,8 +136,8 @@ def load_indexes(
         base_offset: The segment's base offset.
         mapped: Whether the files are mapped. Files that are not mapped are read, and may have a
             tail of zeros.
-        log_size: Size of the log file in bytes. If it is None, the file may grow, and
-            its current size is read.
+        log_size: Size of the log file in bytes. If it is None, the file may grow, and its current
+            size is read.
         on_evict: Called when the map of an index is evicted from the cache, to drop the index.
     """
     get_map = context.maps.get if on_evict is None else partial(context.maps.get, on_evict=on_evict)
