@@ -142,7 +142,7 @@ class TransactionMetadata:
     def is_timed_out(self, now_ms: int) -> bool:
         """Whether the transaction has been open for longer than its timeout.
 
-        A timeout of `INT32_MAX` means that there is no limit.
+        A timeout of `INT32_MAX` sets no limit.
         """
         return (
             self.state is TransactionState.ONGOING
