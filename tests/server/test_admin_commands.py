@@ -517,13 +517,13 @@ def test_records_without_a_timestamp_are_not_deleted_by_one(
     for before, count, offset in (("1970-01-04Z", 3, 4), ("now", 4, 6)):
         refused = cli.run(*line.split(), before)
         assert refused.code == ExitCode.USAGE, refused.out
-        expected = f"flights-0: {count} records before offset {offset} without a timestamp"
+        expected = f"flights-0: {count} records before offset {offset} have no timestamp"
         assert expected in refused.err
         assert "--untimed" in refused.err
     with tidelog.broker(str(cli.data), settings={"log.initial.task.delay.ms": "3600000"}) as own:
         shell = Shell(own.bootstrap_servers)
         assert shell.run(f"{line} 1970-01-04Z")[0] == ExitCode.USAGE
-        assert "3 records before offset 4 without a timestamp" in shell.err
+        assert "3 records before offset 4 have no timestamp" in shell.err
     assert len(cli.ok("read", "flights", "-o", "json").objects) == 6
     cli.ok(*line.split(), "1970-01-04Z", "--untimed")
     assert len(cli.ok("read", "flights", "-o", "json").objects) == 2
@@ -538,7 +538,7 @@ def test_records_without_a_timestamp_are_found_without_arrow(
     monkeypatch.setitem(sys.modules, "tidelog.scan.reader", None)
     refused = cli.run("delete-records", "flights", "--before", "1970-01-04Z")
     assert refused.code == ExitCode.USAGE
-    assert "flights-0: 2 records before offset 3 without a timestamp" in refused.err
+    assert "flights-0: 2 records before offset 3 have no timestamp" in refused.err
 
 
 def test_partitions_and_deleted_records_of_a_directory(tmp_path: Path) -> None:

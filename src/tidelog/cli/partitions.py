@@ -473,7 +473,8 @@ def _ensure_known(
         return
     records = plural(unknown, "record")
     if options.clock is ClockName.RECORD:
-        fact, other = f"{records} before offset {target} without a timestamp", ClockName.APPEND
+        have = verb(unknown, "has", "have")
+        fact, other = f"{records} before offset {target} {have} no timestamp", ClockName.APPEND
     else:
         fact = f"the append time of {records} before offset {target} is unknown"
         other = ClockName.RECORD

@@ -555,8 +555,8 @@ class BrokerConfig:
         DURABILITY,
         "page-cache",
         "Guarantee of an acknowledgement with acks=all. `page-cache`: records are in the page"
-        " cache, as in Kafka on one node; `fsync`: records and append times are synced to the disk,"
-        " by group commit.",
+        " cache, as in Kafka on one node; `fsync`: records and append times are synced to the disk"
+        " (waiting appends to a partition share one sync).",
     )
     tidelog_legacy_clients: bool = config_field(
         FLAG, "false", "Whether Produce v0-v2, Fetch v0-v3 and ListOffsets v0 are supported."

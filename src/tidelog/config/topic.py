@@ -105,7 +105,7 @@ class TopicConfig:
         TIMESTAMP_TYPE,
         "CreateTime",
         "Origin of a record's timestamp: the producer (CreateTime) or the log at the append"
-        " (LogAppendTime). With both values, the file keeps the producer's timestamp.",
+        " (LogAppendTime). With either value, the file keeps the producer's timestamp.",
         synonyms=(Synonym("log.message.timestamp.type"),),
     )
     message_timestamp_before_max_ms: int = config_field(
@@ -423,15 +423,15 @@ class TopicConfig:
         int64(-2),
         "-2",
         "Local files that are also in the tier are deleted when they are older than this"
-        " many ms; -2: retention.ms; -1: never.",
+        " many ms; -2: the value of retention.ms; -1: never.",
         synonyms=(Synonym("log.local.retention.ms"),),
     )
     local_retention_bytes: int = config_field(
         int64(-2),
         "-2",
         "The local files of the oldest segment are deleted if the segment is also in the tier and"
-        " the other local segments have at least this many bytes; -2: retention.bytes; -1: no"
-        " limit.",
+        " the other local segments have at least this many bytes; -2: the value of"
+        " retention.bytes; -1: no limit.",
         synonyms=(Synonym("log.local.retention.bytes"),),
     )
     tidelog_tier_url: str = config_field(

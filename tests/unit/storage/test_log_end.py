@@ -580,5 +580,5 @@ def test_a_batch_with_a_flipped_magic_is_never_truncated(
     assert read(env, LOG) == damaged
     if not clean and bad == COUNT - 1:
         (finding,) = [each for each in mend_all(env) if "does not cut this off" in each.damage]
-        assert "the batch's checksum matches with magic 2" in finding.damage
+        assert "the batch's checksum is right if its magic is 2" in finding.damage
         assert read(env, f"{LOG}.{bad * SIZE}.aside") == damaged[bad * SIZE :]

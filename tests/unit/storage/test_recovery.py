@@ -79,7 +79,7 @@ class TestCut:
         whole = read(env, FIRST_LOG) + bytes(message)
         write(env, FIRST_LOG, whole)
         _, log = reopen(env)
-        with pytest.raises(DamagedLog, match=f"checksum matches with magic {magic}"):
+        with pytest.raises(DamagedLog, match=f"checksum is right if its magic is {magic}"):
             put(log, 9)
         assert read(env, FIRST_LOG) == whole
 

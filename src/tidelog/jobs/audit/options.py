@@ -137,8 +137,8 @@ class AuditOptions(TypedDict, total=False):
     keys_max: Annotated[
         int,
         Option(
-            "Maximum number of keys listed for each kind of difference in each topic. All keys are"
-            " counted.",
+            "Maximum number of keys listed for each kind of difference in each topic. The counts"
+            " include all keys that differ.",
             "--keys",
             10_000,
             metavar="N",

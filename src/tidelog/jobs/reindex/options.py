@@ -32,8 +32,9 @@ class ReindexOptions(TypedDict, total=False):
     zone_cache: Annotated[
         str | None,
         Option(
-            "Folder for zone maps. Needed for a directory of another program, which is never"
-            " changed. Default: the directory of the logs.",
+            "Folder for zone maps. Default: the directory of the logs. A directory of another"
+            " program (such as Kafka) or in an object store is never changed, so a build needs this"
+            " folder.",
             "--zone-cache",
             metavar="DIR",
         ),

@@ -254,7 +254,9 @@ def read_key(key: bytes | None) -> tuple[int, ShareKey] | None:
         CorruptMessage: The key is missing or invalid.
     """
     if key is None:
-        raise CorruptMessage("a record of a share group without a key", at=0)
+        raise CorruptMessage(
+            "a record without a key; every record of a share group's state has a key", at=0
+        )
     kind = Reader(key).int16()
     if kind == SNAPSHOT:
         snapshot = SHARE_SNAPSHOT_KEY.read(key)[1]

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 _KEY: Final = 0
 _VALUE: Final = 1
 
+_NO_KEY: Final = "a record without a key; every record of a transaction's state has a key"
+
 # States that appear in a log. DEAD is a tombstone, and PREPARE_EPOCH_FENCE is never written.
 _WRITTEN: Final = frozenset(TransactionState) - {
     TransactionState.DEAD,
@@ -103,7 +105,7 @@ def decode_key(key: bytes | None) -> str | None:
         CorruptMessage: The key is missing or invalid.
     """
     if key is None:
-        raise CorruptMessage("a record of a transaction without a key", at=0)
+        raise CorruptMessage(_NO_KEY, at=0)
     if Reader(key).int16() != _KEY:
         return None
     return TRANSACTION_LOG_KEY.read(key)[1].transactional_id
@@ -163,7 +165,7 @@ class TransactionReplay:
             return  # such batches are never written to this topic
         for _, key, value in read_pairs(bytes(batch.body()), batch.record_count):
             if key is None:
-                raise CorruptMessage("a record of a transaction without a key", at=0)
+                raise CorruptMessage(_NO_KEY, at=0)
             if value is None:
                 self._latest.pop(key, None)
             else:

@@ -390,7 +390,7 @@ def _states_from(
     states, start = _newest_snapshot(snapshots)
     if is_strict and any(each.is_tiered and each.end_offset > start for each in segments):
         raise CorruptFile(
-            "missing or damaged, and batches before this offset are only in the tier",
+            f"missing or damaged, and batches before offset {end} are only in the tier",
             path=context.path(end, log_files.SNAPSHOT_SUFFIX),
         )
     if recall:

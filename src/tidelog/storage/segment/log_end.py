@@ -351,7 +351,7 @@ def find_damage(
             proof.append(f"a sound batch follows at position {behind}")
             end = _end_behind(file, path, base_offset, behind, size)
         elif (whole := _batch_with_right_checksum(file, position, size)) is not None:
-            proof.append(f"the batch's checksum matches with magic {whole.magic}")
+            proof.append(f"the batch's checksum is right if its magic is {whole.magic}")
             end = _end_with(whole, expected, recorded)
     if not proof:
         return None
