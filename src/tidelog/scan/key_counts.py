@@ -10,12 +10,13 @@ or, for repeated records, of key, value and create time. Memory is limited in bo
   if there are more records, further passes follow. Only records whose 8 bytes occur more than once
   are grouped, by a second pass.
 
-The keys of the result are read at the end, at the offsets of their last records. Imports numpy,
-pyarrow and numba. Plain reference: tests/unit/scan/test_key_counts.py.
+The keys of the result are read at the end: of a key, at the offset of its last record, and of a
+repeated record, at the offset of its first occurrence. Imports numpy, pyarrow and numba. Plain
+reference: tests/unit/scan/test_key_counts.py.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Final, Literal, NotRequired, TypeAlias, TypedDict, cast
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +79,12 @@ _FOLDS: Final[list[tuple[str, Literal["sum", "first", "last"]]]] = [
     ("last_partition", "last"),
     ("last_offset", "last"),
 ]
+# Columns with the position of a group's first and of its last record.
+_Position: TypeAlias = tuple[
+    Literal["partition", "last_partition"], Literal["offset", "last_offset"]
+]
+_FIRST: Final[_Position] = ("partition", "offset")
+_LAST: Final[_Position] = ("last_partition", "last_offset")
 _ORDERS: Final = {
     KeyOrder.BYTES: ("size_bytes", "records"),
     KeyOrder.RECORDS: ("records", "size_bytes"),
@@ -137,8 +144,8 @@ class RepeatedRecord:
         offset: Offset of the first of these records.
         last_partition: Partition of the last of these records.
         last_offset: Offset of the last of these records.
-        create_ms: Their create time in ms. If create times are not compared, the create time of the
-            last record. None if the time is unknown.
+        create_ms: Create time in ms of the record at `offset`, None if it is unknown. The other
+            records have the same create time, unless create times are not compared.
     """
 
     key: bytes | None
@@ -252,7 +259,7 @@ def count_keys(records: Records, *, limit: int, order: KeyOrder) -> KeyCounts:
                 records=row["records"],
                 size_bytes=row["size_bytes"],
             )
-            for row, content in _with_content(records, best, ("key",))
+            for row, content in _with_content(records, best, ("key",), _LAST)
         ),
         keys=keys,
         records=total,
@@ -296,7 +303,7 @@ def find_repeated(records: Records, *, limit: int, with_times: bool) -> Repeated
     return RepeatedRecords(
         counts=tuple(
             RepeatedRecord(key=content["key"], create_ms=_create_ms(content), **row)
-            for row, content in _with_content(records, best, ("key", *times))
+            for row, content in _with_content(records, best, ("key", *times), _FIRST)
         ),
         repeated=repeated,
         copies=copies,
@@ -481,17 +488,18 @@ def _largest(tables: Sequence[pa.Table], order: KeyOrder, limit: int) -> pa.Tabl
 
 
 def _with_content(
-    records: Records, groups: pa.Table, columns: Sequence[str]
+    records: Records, groups: pa.Table, columns: Sequence[str], position: _Position
 ) -> Iterator[tuple[_Row, _Content]]:
-    """Yield each group with the content of its last record.
+    """Yield each group with the content of its first or last record, the record at `position`.
 
     Raises OffsetsGone if the record was compacted or deleted meanwhile.
     """
+    in_partition, at_offset = position
     names = ("records", "size_bytes", "partition", "offset", "last_partition", "last_offset")
     rows = cast("list[_Row]", groups.select(names).to_pylist())
     contents: dict[tuple[int, int], _Content] = {}
-    for number in {row["last_partition"] for row in rows}:
-        offsets = sorted(row["last_offset"] for row in rows if row["last_partition"] == number)
+    for number in {row[in_partition] for row in rows}:
+        offsets = sorted(row[at_offset] for row in rows if row[in_partition] == number)
         splits = [split for split in records.splits if split.partition == number]
         found = rows_at(
             records.source, splits, np.array(offsets), (*columns, "offset"), TableStats()
@@ -505,7 +513,7 @@ def _with_content(
             for content in cast("list[_Content]", plain):
                 contents[number, content["offset"]] = content
     for row in rows:
-        yield row, contents[row["last_partition"], row["last_offset"]]
+        yield row, contents[row[in_partition], row[at_offset]]
 
 
 def _create_ms(content: _Content) -> int | None:

@@ -141,6 +141,14 @@ def test_a_key_in_several_partitions_is_one_key(directory: tidelog.Directory) ->
     )
 
 
+def test_the_create_time_is_that_of_the_record_at_the_offset(directory: tidelog.Directory) -> None:
+    for partition, ms in ((2, T0 + 20), (1, T0 + 10), (1, T0 + 30)):
+        directory.append("t", [NewRecord(key=b"k", value=b"v", timestamp=ms)], partition=partition)
+    (one,) = directory.scan("t").repeated(with_times=False).counts
+    assert (one.partition, one.offset, one.create_ms) == (1, 0, T0 + 10)
+    assert (one.last_partition, one.last_offset) == (2, 0)
+
+
 def test_a_range_of_time_limits_the_records(directory: tidelog.Directory) -> None:
     times = (T0, T0, T0 + 10, -1, -1)
     directory.append("t", [NewRecord(key=b"k", value=b"v", timestamp=ms) for ms in times])
