@@ -208,8 +208,8 @@ class RewindOptions:
     forward: bool = option(
         "--forward",
         is_flag=True,
-        help="Allow new offsets that skip unread records. Default: leave a partition unchanged if"
-        " its new offset would skip unread records.",
+        help="Allow new offsets that skip unread records; --to latest always allows them. Default:"
+        " leave a partition unchanged if its new offset would skip unread records.",
     )
     count: bool = option(
         "--count",
@@ -297,6 +297,9 @@ def run(
     counter = own_logs.counter(cluster, own, by_reading=options.count)
     moves = work.plan(cluster, options.group, partitions, target, own=own, counter=counter)
     rows = [_row(move, options.kind) for move in moves]
+    if _creates_group(cluster, options.group, moves):
+        step = "this" if options.execute else "--execute"
+        surroundings.note(f"group {options.group} does not exist; {step} creates it")
     if options.execute:
         work.execute(cluster, options.group, moves)
     output.print_verdict(surroundings, _verdict(cluster, options, moves), options.kind)
@@ -307,6 +310,17 @@ def run(
     stay = f"left {plural(unchanged, 'partition')} unchanged"
     surroundings.note(f"{stay}, because the new offset would skip unread records")
     return ExitCode.FINDINGS
+
+
+def _creates_group(cluster: "ClusterView", group: str, moves: "Sequence[Move]") -> bool:
+    """Whether the moves commit the first offsets of a group that does not exist."""
+    if not any(move.is_change for move in moves) or any(move.old is not None for move in moves):
+        return False
+    try:
+        cluster.group(group)
+    except UnknownGroup:
+        return True
+    return False
 
 
 # On a narrow terminal, the column `why` is narrowed to this width before the column `time` is
@@ -359,17 +373,26 @@ def _verdict(cluster: "ClusterView", options: RewindOptions, moves: "list[Move]"
     from tidelog.remote import group_rewind as work
 
     changes = [move for move in moves if move.is_change]
-    again = sum(move.again.records for move in changes)
-    exact = all(move.again.is_exact for move in changes)
+    again, again_text = _sum_text([move.again for move in changes], "record")
+    skipped, skipped_text = _sum_text([move.skipped for move in changes], "unread record")
     moved = f"{len(changes)} of {plural(len(moves), 'partition')}"
-    records = f"{'' if exact else 'at most '}{plural(again, 'record')}"
     if options.execute:
+        loss = f", {skipped_text} {verb(skipped, 'is', 'are')} skipped" if skipped else ""
         return (
-            f"group {options.group}: moved {moved}, {records} {verb(again, 'is', 'are')} read again"
+            f"group {options.group}: moved {moved},"
+            f" {again_text} {verb(again, 'is', 'are')} read again{loss}"
         )
     if not changes:
         return "dry run: would move nothing"
     members = work.active_members(cluster, options.group)
     pronoun = "it" if len(changes) == 1 else "them"
     step = f"is refused while the group has members ({members})" if members else f"moves {pronoun}"
-    return f"dry run: would move {moved}, {records} would be read again; --execute {step}"
+    loss = f", {skipped_text} would be skipped" if skipped else ""
+    return f"dry run: would move {moved}, {again_text} would be read again{loss}; --execute {step}"
+
+
+def _sum_text(counts: "Sequence[Count]", noun: str) -> tuple[int, str]:
+    """Return the sum of counts, and the sum as text; `at most` marks an upper bound."""
+    number = sum(count.records for count in counts)
+    bound = "" if all(count.is_exact for count in counts) else "at most "
+    return number, f"{bound}{plural(number, noun)}"

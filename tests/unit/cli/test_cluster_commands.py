@@ -140,6 +140,28 @@ def test_execute_commits(desk: Desk) -> None:
     assert "moved 1 of 1 partition, 2 records are read again" in desk.err.getvalue()
 
 
+def test_a_rewind_reports_the_unread_records_that_it_skips(desk: Desk) -> None:
+    assert desk.rewind("latest", count=True) is ExitCode.OK
+    said = "0 records would be read again, 3 unread records would be skipped; --execute moves it"
+    assert desk.err.getvalue() == f"dry run: would move 1 of 1 partition, {said}\n"
+    assert desk.rewind("latest", execute=True) is ExitCode.OK
+    assert desk.cluster.offsets[GROUP][FLIGHTS_0] == Committed(4)
+    said = "0 records are read again, at most 3 unread records are skipped"
+    assert desk.err.getvalue().splitlines()[-1].endswith(f"moved 1 of 1 partition, {said}")
+
+
+def test_a_rewind_reports_that_it_creates_the_group(desk: Desk) -> None:
+    del desk.cluster.offsets[GROUP]
+    topics = ("flights",)
+    assert desk.rewind("earliest", topics=topics) is ExitCode.OK
+    assert "note: group planes does not exist; --execute creates it\n" in desk.err.getvalue()
+    assert desk.rewind("earliest", topics=topics, execute=True) is ExitCode.OK
+    assert "note: group planes does not exist; this creates it\n" in desk.err.getvalue()
+    before = desk.err.getvalue()
+    assert desk.rewind("latest", topics=topics, execute=True) is ExitCode.OK
+    assert "does not exist" not in desk.err.getvalue().removeprefix(before)
+
+
 def test_group_held_back_ends_with_findings(desk: Desk) -> None:
     assert desk.rewind("-10s", Format.TABLE, execute=True) is ExitCode.FINDINGS
     assert desk.cluster.offsets[GROUP][FLIGHTS_0] == Committed(1)
