@@ -139,6 +139,8 @@ def describe(error: BaseException, options: Collection[str] = ()) -> Failure:
     if isinstance(error, TidelogError):
         is_of_object = "://" in str(getattr(error, "path", ""))
         step = _step_for_object(error) if is_of_object else _next_step(error, options)
+        if isinstance(error, StorageFailure) and isinstance(error.__cause__, PermissionError):
+            step = "check the owner and mode of the file and of its directory"
         text = _one_line(f"{error}")
         if "--inexact" in options:
             text = text.replace(*_INEXACT)

@@ -308,10 +308,18 @@ class MapCache:
 
 
 def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFailure:
-    """Return the typed error for a failed system call."""
+    """Return the typed error for a failed system call.
+
+    Its path is `path`; if permission was denied, it is the file that the system call names, because
+    `path` can be the directory that contains the file.
+    """
     if isinstance(error, MissingFile):
         return MissingFile(error.path, error.operation, error.reason)
-    return StorageFailure(path, operation, error.strerror or str(error))
+    if isinstance(error, PermissionError) and isinstance(error.filename, str):
+        path = error.filename
+    failure = StorageFailure(path, operation, error.strerror or str(error))
+    failure.__cause__ = error  # also for a failure that is reported but not raised
+    return failure
 
 
 @contextmanager

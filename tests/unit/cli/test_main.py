@@ -1,5 +1,6 @@
 """Exit codes, messages, help, and the modules that a command loads."""
 
+import errno
 import io
 import json
 import os
@@ -26,6 +27,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownTopic,
 )
+from tidelog.storage.open_files import as_storage_failure
 
 PLAIN = (
     "topics",
@@ -221,6 +223,15 @@ def test_an_error_is_one_line_with_a_hint(error: TidelogError, next_step: str) -
     assert code == ExitCode.ERROR
     assert text == " ".join(str(error).split())
     assert hint == next_step
+
+
+def test_denied_permission_names_the_file_and_what_to_check() -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied", "data/flights-0/0.log")
+    assert problems.describe(as_storage_failure(denied, "data", "read")) == (
+        ExitCode.ERROR,
+        "data/flights-0/0.log: read failed: Permission denied",
+        "check the owner and mode of the file and of its directory",
+    )
 
 
 def test_internal_errors_are_raised(cli: Cli) -> None:
