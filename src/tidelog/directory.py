@@ -16,7 +16,7 @@ from uuid import UUID
 
 from tidelog.amounts import plural, verb
 from tidelog.arguments import codec_of, reads_arguments
-from tidelog.config import ConfigNote, plain_settings
+from tidelog.config import ConfigNote, amounts_in_errors, plain_settings
 from tidelog.display import Topics
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, RefusedRecords, TidelogError, TopicExists
@@ -173,12 +173,11 @@ class Directory(FrontDoor):
             for reading, or the disk failed.
         """
         try:
-            return self._log_dir.create_topic(
-                name,
-                partitions=partitions,
-                config=plain_settings(config or {}),
-                topic_id=topic_id,
-            )[1]
+            plain = plain_settings(config or {})
+            with amounts_in_errors(config or {}):
+                return self._log_dir.create_topic(
+                    name, partitions=partitions, config=plain, topic_id=topic_id
+                )[1]
         except TopicExists:
             if exist_ok:
                 return []
@@ -197,7 +196,9 @@ class Directory(FrontDoor):
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
         """
-        return self._log_dir.alter_config(name, plain_settings(changes))
+        plain = plain_settings(changes)
+        with amounts_in_errors(changes):
+            return self._log_dir.alter_config(name, plain)
 
     def add_partitions(self, topic: str, count: int) -> None:
         """See `FrontDoor`."""

@@ -1,5 +1,6 @@
 """Values of settings with a unit: accepted forms, and the advice for refused forms."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,25 @@ def test_every_setting_in_ms_or_bytes_has_its_unit() -> None:
 def test_all_refused_amounts_are_named_at_once() -> None:
     with pytest.raises(ConfigError, match=r"retention.ms=1GiB: .*; segment.bytes=7d: "):
         plain_settings({"retention.ms": "1GiB", "segment.ms": "1h", "segment.bytes": "7d"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("retention.ms", "seven", "must be a whole number >= -1, or a length of time such as 7d"),
+        ("segment.bytes", "1KB", "is 1000 bytes; must be a whole number >= 1048576"),
+        ("segment.bytes", "1000", "must be a whole number >= 1048576"),
+    ],
+)
+def test_an_error_has_the_given_text_and_names_units(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    with tidelog.open(str(tmp_path / "d"), writable=True) as log:
+        with pytest.raises(ConfigError, match=re.escape(f"{name}={text}: {message}")):
+            log.create_topic("flights", config={name: text})
+        log.create_topic("flights")
+        with pytest.raises(ConfigError, match=re.escape(f"{name}={text}: {message}")):
+            log.alter_config("flights", {name: text})
 
 
 def test_the_library_accepts_units(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def _follow_options(options: StandbyOptions) -> "FollowOptions":
-    from tidelog.config import TopicConfig, normalize, plain_settings
+    from tidelog.config import TopicConfig, amounts_in_errors, normalize, plain_settings
     from tidelog.standby.follower import FollowOptions
     from tidelog.standby.topic_sync import TopicChoice
 
@@ -187,9 +187,10 @@ def _follow_options(options: StandbyOptions) -> "FollowOptions":
         if not equals:
             raise UsageProblem(f"--config {text}: KEY=VALUE expected")
         settings[key] = value
-    settings = plain_settings(settings)
-    TopicConfig.parse(settings)
-    choice = TopicChoice(patterns=options.topics, overrides=normalize(settings)[0])
+    plain = plain_settings(settings)
+    with amounts_in_errors(settings):
+        TopicConfig.parse(plain)
+    choice = TopicChoice(patterns=options.topics, overrides=normalize(plain)[0])
     return FollowOptions(choice=choice, retain=options.retain, control=True)
 
 

@@ -147,7 +147,7 @@ def _start_with_json_log(surroundings: Surroundings, options: ServeOptions) -> E
 
 
 def _start(surroundings: Surroundings, options: ServeOptions) -> None:
-    from tidelog.config import plain_settings
+    from tidelog.config import amounts_in_errors, plain_settings
     from tidelog.config.listeners import data_directory, ensure_private, parse_endpoint
     from tidelog.server.broker import planned
     from tidelog.server.runtime import loop as loops
@@ -157,7 +157,9 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
     # `--listen` also overrides the file's listeners.
     listen = () if options.listen is None else ("listeners",)
     with _locating_errors(file, {*own, *listen}):
-        config = _configure(surroundings, options, file.texts | plain_settings(own))
+        texts = file.texts | plain_settings(own)
+        with amounts_in_errors(own):
+            config = _configure(surroundings, options, texts)
         data = named(options.data or data_directory(config))
         endpoint = None if options.listen is None else parse_endpoint(options.listen)
         plans = planned(config, endpoint)

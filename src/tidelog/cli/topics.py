@@ -41,6 +41,7 @@ from tidelog.config import (
     RetentionClock,
     TopicConfig,
     amount_text,
+    amounts_in_errors,
     plain_settings,
 )
 from tidelog.errors import OffsetsGone, StorageFailure, TidelogError
@@ -274,7 +275,8 @@ def create(
     config = parse_settings(overrides)
     if place.access is None:
         # invalid settings raise an error before a directory is created
-        check_new(NewTopic(topic, partitions, config))
+        with amounts_in_errors(config):
+            check_new(NewTopic(topic, partitions, plain_settings(config)))
     with open_topics(surroundings, place, writable=True, create=True) as directory:
         notes = directory.create_topic(topic, partitions=partitions, config=config)
     _say_notes(surroundings, notes)
@@ -282,7 +284,7 @@ def create(
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Parse texts such as `retention.ms=7d`; a value with a unit becomes a number in Kafka's unit.
+    """Parse texts such as `retention.ms=7d`; a value keeps its unit.
 
     Raises:
         UsageProblem: A text is not KEY=VALUE.
@@ -294,7 +296,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
         if not separator or not key:
             raise UsageProblem(f"{text!r}: write KEY=VALUE, e.g. retention.ms=7d")
         settings[key.strip()] = value.strip()
-    return plain_settings(settings)
+    plain_settings(settings)  # raises ConfigError
+    return settings
 
 
 def _say_notes(surroundings: Surroundings, notes: Iterable[ConfigNote]) -> None:

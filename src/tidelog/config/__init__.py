@@ -21,7 +21,7 @@ from tidelog.config.topic import (
     normalize,
     plain_names,
 )
-from tidelog.config.units import amount_text, plain_settings
+from tidelog.config.units import amount_text, amounts_in_errors, plain_settings
 from tidelog.config.values import (
     CompressionType,
     ConfigKey,

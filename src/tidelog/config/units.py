@@ -7,7 +7,8 @@ as in Kafka. The unit of a setting is the last word of its name, except for the 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar, cast
 
 from tidelog.config.topic import TOPIC_CONFIG_BY_NAME, key_names
@@ -106,6 +107,33 @@ def plain_settings(texts: Mapping[str, _Text]) -> dict[str, _Text]:
     if errors:
         raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
     return plain
+
+
+@contextmanager
+def amounts_in_errors(given: Mapping[str, str | None]) -> Iterator[None]:
+    """Inside the context, complete errors of settings that `plain_settings` has converted.
+
+    For a converted value such as `1KB`, an error has the text as given. For a text that is not a
+    number, the error also names the valid amounts.
+
+    Args:
+        given: The argument of `plain_settings`.
+    """
+    try:
+        yield
+    except ConfigErrors as error:
+        raise ConfigErrors([_with_amount(one, given) for one in error.errors]) from None
+    except ConfigError as error:
+        raise _with_amount(error, given) from None
+
+
+def _with_amount(error: ConfigError, given: Mapping[str, str | None]) -> ConfigError:
+    text, unit = given.get(error.key), _unit_of(error.key)
+    if text is None or unit is None or error.value is None or _PLAIN.fullmatch(text.strip()):
+        return error
+    if text.strip() == error.value.strip():
+        return ConfigError(error.key, text, f"{error.allowed}, or {unit.forms}")
+    return ConfigError(error.key, text, f"is {error.value} {unit.name}; {error.allowed}")
 
 
 def _unit_of(name: str) -> _Unit | None:

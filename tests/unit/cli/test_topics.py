@@ -297,3 +297,10 @@ def test_describe_as_csv_is_one_table(flights: Cli) -> None:
     assert (row["topic"], row["partition"], row["end"]) == ("flights", "0", "2")
     assert (row["record_smallest_ms"], row["record_without_time"]) == (str(NOW), "1")
     assert (row["append_first"], row["append_unknown_offsets"]) == ("", "[[0, 2]]")
+
+
+def test_an_error_of_a_setting_has_the_given_text(flights: Cli) -> None:
+    text = "segment.bytes=1KB"
+    said = f"error: {text}: is 1000 bytes; must be a whole number >= 1048576\n"
+    assert flights.run("create", "other", "-c", text).err == said
+    assert flights.run("config", "flights", "--set", text).err == said
