@@ -158,7 +158,8 @@ def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mend
             lock.close()
     from tidelog.storage.checks.directory_check import check_verdict, repair_command
 
-    output.print_verdict(surroundings, check_verdict(check, findings, open_findings), kind)
+    verdict = check_verdict(check, findings, open_findings, is_repair=mends)
+    output.print_verdict(surroundings, verdict, kind)
     if findings or open_findings or kind is not Format.TABLE:
         rows = _rows(findings, open_findings, repair_command(check))
         output.print_rows(surroundings, COLUMNS, rows, kind)
@@ -255,5 +256,5 @@ def _row(finding: "Finding", command: str, *, repaired: bool) -> list[Cell]:
         finding.position,
         finding.offset,
         finding.damage,
-        finding.remedy.replace(REPAIR_COMMAND, command),
+        None if repaired else finding.remedy.replace(REPAIR_COMMAND, command),
     ]

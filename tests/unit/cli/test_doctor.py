@@ -138,6 +138,9 @@ def test_repair_rebuilds_derived_files(flights: Cli, partition: Path) -> None:
     result = flights.run("doctor", "--repair", "-o", "json")
     assert result.code == 0
     assert {row["state"] for row in result.objects} == {"repaired"}
+    assert {row["remedy"] for row in result.objects} == {None}
+    (sound,) = flights.ok("doctor", "--repair").lines
+    assert sound.endswith("; nothing had to be repaired")
     assert "4 files repaired" in result.err
     assert contents(flights.data) == before
 

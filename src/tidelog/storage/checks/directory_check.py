@@ -458,7 +458,11 @@ def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
 
 
 def check_verdict(
-    check: DirectoryCheck, findings: Sequence[Finding], open_findings: Sequence[Finding]
+    check: DirectoryCheck,
+    findings: Sequence[Finding],
+    open_findings: Sequence[Finding],
+    *,
+    is_repair: bool = False,
 ) -> str:
     """Return one line: whether a directory is sound, its size, and what a repair did or could do.
 
@@ -466,6 +470,7 @@ def check_verdict(
         check: The check.
         findings: Findings of the first check.
         open_findings: Findings that remain, after a repair if there was one.
+        is_repair: Whether a repair was requested.
     """
     topics = {name.topic for name in check.partitions}
     size = bytes_text(check.log_bytes())
@@ -478,7 +483,8 @@ def check_verdict(
         unread = f"{plural(len(check.unseen), 'partition')} could not be read completely"
         return f"{what}: {unread}; in the other files: {_counted(counts)} ({whole})"
     if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
-        return f"{what} is sound: {whole}{mended}"
+        unneeded = "; nothing had to be repaired" if is_repair and not repaired else ""
+        return f"{what} is sound: {whole}{mended}{unneeded}"
     repairable = len({finding.path for finding in open_findings if finding.repairable})
     hint = f"--repair can't fix {'the rest' if repaired else 'this damage'}"
     if repairable:
