@@ -438,7 +438,10 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
             surroundings, _RECORDS, cells, kind, zone=options.zone, total=measured.total.count
         )
     else:
-        output.print_rows(surroundings, *topic_table([(topic, measured.total)]), kind)
+        columns, rows_of_topics = topic_table(
+            [(topic, measured.total)], is_exact=kind is not Format.TABLE
+        )
+        output.print_rows(surroundings, columns, rows_of_topics, kind)
     if measured.without:
         number, lack = plural(measured.without, "record"), verb(measured.without, "lacks", "lack")
         surroundings.note(f"{topic}: {number} {lack} one of the two times")
@@ -448,25 +451,26 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
         every = plural(counted + measured.stats.rows, "record")
         surroundings.note(
             f"{counted:,} of {every} {verb(counted, 'was', 'were')} counted from zone maps;"
-            f" percentiles have an error of at most {RELATIVE_ERROR:.1%}, all other numbers are"
-            " exact"
+            f" percentiles have an error of at most {RELATIVE_ERROR:.1%}, and tables round them to"
+            " this error; all other numbers are exact"
         )
 
 
 def topic_table(
-    totals: Iterable[tuple[str, LatencyHistogram]],
+    totals: Iterable[tuple[str, LatencyHistogram]], *, is_exact: bool = False
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return the columns and rows of a table with a row for each topic that has a latency.
 
-    A topic's row combines the latencies of all hours.
+    A topic's row combines the latencies of all hours. Percentiles are rounded for people, unless
+    `is_exact` is true.
     """
-    from tidelog.scan.latency_verdict import clock_ahead_ms
+    from tidelog.scan.latency_verdict import clock_ahead_ms, shown_percentiles
 
     rows: list[list[Cell]] = [
         [
             name,
             one.count,
-            *one.percentiles(PERCENTS),
+            *(one.percentiles(PERCENTS) if is_exact else shown_percentiles(one, PERCENTS)),
             one.max_ms,
             one.min_ms,
             clock_ahead_ms(one),
@@ -513,7 +517,7 @@ def _people_rows(
     rows: list[LatencyRow], unit: CalendarUnit | None, first: Sequence[Cell] = ()
 ) -> Iterator[list[Cell]]:
     """Yield the rows of `_TABLE_HOURS`; one row replaces many consecutive units without records."""
-    from tidelog.scan.latency_verdict import clock_ahead_ms
+    from tidelog.scan.latency_verdict import clock_ahead_ms, shown_percentiles
 
     parts: Iterable[LatencyRow | str] = rows
     if unit is not None:
@@ -525,7 +529,7 @@ def _people_rows(
             start,
             None if end is None else end - int(start),
             one.count,
-            *one.percentiles(PERCENTS),
+            *shown_percentiles(one, PERCENTS),
             one.max_ms if one.count else None,
             clock_ahead_ms(one),
         ]

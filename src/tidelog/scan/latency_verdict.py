@@ -1,13 +1,20 @@
 """One-sentence summaries of latency and lateness, for commands and below the title of a page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
+from typing import Final
 
 from tidelog.amounts import duration_text, estimate_text, plural, share_text, verb
 from tidelog.scan.latency import TopicLateness
-from tidelog.storage.clocks.latency import LOST_SHARES, LatencyHistogram
+from tidelog.storage.clocks.latency import LOST_SHARES, RELATIVE_ERROR, LatencyHistogram
 from tidelog.timespec import time_text
-from tidelog.types import HOUR_MS, INT64_MAX
+from tidelog.types import HOUR_MS, INT64_MAX, MINUTE_MS
+
+# Steps in ms to which percentiles are rounded for people, the largest first.
+_STEPS_MS: Final = (
+    *(24 * HOUR_MS, HOUR_MS, 10 * MINUTE_MS, MINUTE_MS),
+    *(10_000, 1_000, 100, 10, 1),
+)
 
 
 def latency_verdict(name: str, total: LatencyHistogram) -> str:
@@ -24,7 +31,7 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
     early = ""
     if ahead:
         early = f"; some were appended up to {duration_text(ahead / 1000)} before their create time"
-    half, most = total.percentiles((50, 99))
+    half, most = shown_percentiles(total, (50, 99))
     assert half is not None
     assert most is not None
     longest = duration_text(max(total.max_ms, 0) / 1000)
@@ -49,7 +56,7 @@ def worst_line(
     """
     hours = step_ms // HOUR_MS
     worst = max(by_hour.items(), key=lambda item: severity(item[1]), default=None)
-    ms = None if worst is None else worst[1].percentile(99)
+    ms = None if worst is None else shown_percentiles(worst[1], (99,))[0]
     if worst is None or ms is None or ms <= 0 or len(by_hour) == 1:
         return ""
     hour_ms, histogram = worst
@@ -66,6 +73,30 @@ def severity(histogram: LatencyHistogram) -> tuple[int, int]:
     """Return a sort key for hours: P99 in ms, then the number of records."""
     ms = histogram.percentile(99)
     return -INT64_MAX if ms is None else ms, histogram.count
+
+
+def shown_percentiles(histogram: LatencyHistogram, percents: Sequence[float]) -> list[int | None]:
+    """Return percentiles in ms for people, rounded to the digits that their error allows.
+
+    A percentile is rounded by at most `RELATIVE_ERROR` of its value, so that the text does not look
+    more exact than the percentile: 47m31s becomes 48m. The result is between the smallest and the
+    largest latency, which are exact and not rounded.
+    """
+    return [
+        None if ms is None else _rounded(ms, histogram.min_ms, histogram.max_ms)
+        for ms in histogram.percentiles(percents)
+    ]
+
+
+def _rounded(ms: int, min_ms: int, max_ms: int) -> int:
+    if ms in (min_ms, max_ms):
+        return ms
+    for step in _STEPS_MS:
+        rounded = round(ms / step) * step
+        is_close = abs(rounded - ms) <= RELATIVE_ERROR * abs(ms)
+        if is_close and min_ms <= rounded <= max_ms:
+            return rounded
+    return ms
 
 
 def percentile_text(ms: int) -> str:

@@ -8,6 +8,7 @@ from tidelog.scan.latency_verdict import (
     latency_verdict,
     lateness_verdict,
     merged_delays,
+    shown_percentiles,
     watermark_line,
     worst_line,
 )
@@ -42,15 +43,41 @@ def test_one_record() -> None:
 
 def test_many_records() -> None:
     assert latency_verdict("t", histogram(*[50] * 98, 7_200_000, 77_700_000)) == (
-        "t: half of the 100 records were appended within 50ms, 99% within 1h59m, all within"
+        "t: half of the 100 records were appended within 50ms, 99% within 2h, all within"
         " 21h35m of their create time"
     )
+
+
+def test_percentiles_have_as_many_digits_as_their_error_allows() -> None:
+    bounds = (-10 * DAY_MS, 10 * DAY_MS)
+    shown = {
+        -59_904: -60_000,
+        2_851_000: 2_880_000,
+        7_901_000: 7_920_000,
+        1_589_247: 1_590_000,
+        999: 1_000,
+        3_270: 3_300,
+        808: 800,
+        63: 63,
+        0: 0,
+    }
+    for ms, rounded in shown.items():
+        latencies = histogram(bounds[0], *[ms] * 100, bounds[1])
+        (exact,), (found,) = latencies.percentiles((50,)), shown_percentiles(latencies, (50,))
+        assert found == rounded, ms
+        assert exact is not None
+        assert abs(rounded - exact) <= abs(exact) / 64
+    assert shown_percentiles(histogram(2_851_000, 2_851_000, 2_851_001), (50, 99)) == [
+        2_851_000,
+        2_851_001,
+    ]
+    assert shown_percentiles(histogram(), (50,)) == [None]
 
 
 def test_no_estimate_exceeds_the_largest_latency() -> None:
     minute = 60_000
     assert latency_verdict("t", histogram(minute, 142 * minute, 142 * minute, 143 * minute)) == (
-        "t: half of the 4 records were appended within 2h22m, 99% within 2h23m, all within"
+        "t: half of the 4 records were appended within 2h20m, 99% within 2h23m, all within"
         " 2h23m of their create time"
     )
 
@@ -64,7 +91,7 @@ def test_several_topics_are_summed_up_by_the_slowest_in_the_words_of_each() -> N
     assert latency_verdict("slow", slow.total()).endswith("all within 27m of their create time")
     assert latencies_verdict(LatencyResult(topics, 0, [])) == (
         "110 records of 2 topics; the slowest topic is slow: 99% of its records were appended"
-        " within 26m29s"
+        " within 26m30s"
     )
     assert latencies_verdict(LatencyResult(topics | {"slow": topics["fast"]}, 0, [])).endswith(
         "99% of its records were appended at or before their create time"

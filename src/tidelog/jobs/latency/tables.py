@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Final
 from tidelog.amounts import plural
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.latency import TopicLateness
-from tidelog.scan.latency_verdict import clock_ahead_ms, latency_verdict, percentile_text
+from tidelog.scan.latency_verdict import (
+    clock_ahead_ms,
+    latency_verdict,
+    percentile_text,
+    shown_percentiles,
+)
 from tidelog.spark.parts import timestamp
 from tidelog.storage.clocks.latency import PERCENTS, RELATIVE_ERROR, LatencyByHour
 from tidelog.types import HOUR_MS, ClockName
@@ -155,8 +160,9 @@ def latencies_verdict(result: LatencyResult) -> str:
         return f"no record of {plural(len(totals), 'topic')} has both an append and a create time"
     records = sum(total.count for total in totals.values())
     slowest = max(p99_ms, key=lambda name: p99_ms[name])
+    (shown_ms,) = shown_percentiles(totals[slowest], (99,))
     return (
         f"{plural(records, 'record')} of {plural(len(totals), 'topic')}; the slowest topic is"
         f" {slowest}: 99% of its records were appended"
-        f" {percentile_text(p99_ms[slowest])}"
+        f" {percentile_text(shown_ms or 0)}"
     )
