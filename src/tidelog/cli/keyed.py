@@ -312,6 +312,10 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
             if stats.without_time and not is_elsewhere and not gap:
                 gap = f"records have no time on the {options.clock} clock"
             surroundings.say(_diff_verdict(changes, options, (before_ms, after_ms), gap))
+            if _is_short(surroundings, options) and options.key is None and changes["changed"]:
+                surroundings.hint(
+                    "`--key KEY` shows the changed fields of one key; `--wide` shows whole values"
+                )
         effect = (
             "up to the later time has no key and is not compared",
             "up to the later time have no key and are not compared",
@@ -319,6 +323,10 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         when = f" if key {options.key} was ever outside {difference.home}" if is_elsewhere else ""
         _note_doubts(surroundings, difference.doubts(), options.zone, when)
         _say(surroundings, difference, stats, whole=True, effect=effect if key is None else None)
+
+
+def _is_short(surroundings: Surroundings, options: DiffOptions) -> bool:
+    return options.kind is ReadFormat.TABLE and not surroundings.is_wide
 
 
 def _read_cuts(surroundings: Surroundings, options: DiffOptions) -> tuple[int, int | None]:
@@ -343,7 +351,7 @@ def _print_changes(
     """Print the rows of a diff; return the number of keys by kind of change."""
     kind = Format(options.kind)
     changes: Counter[str] = Counter()
-    is_short = kind is Format.TABLE and not surroundings.is_wide
+    is_short = _is_short(surroundings, options)
     is_by_field = is_short and options.key is not None
     columns = _FIELD_COLUMNS if is_by_field else _DIFF_COLUMNS
     out = output.writer(surroundings, columns, kind, zone=options.zone)

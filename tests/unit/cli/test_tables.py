@@ -116,6 +116,10 @@ def test_a_diff_shows_where_two_long_values_differ(flights: Cli) -> None:
     flights.append(*(at(NOW + n, b"a", value.encode()) for n, value in enumerate(values)))
     table = flights.ok("diff", "flights", "--from", str(NOW)).out
     assert all(f'…,"delay":{delay}' in table for delay in (12, 15))
+    hint = "hint: `--key KEY` shows the changed fields of one key; `--wide` shows whole values\n"
+    assert flights.ok("diff", "flights", "--from", str(NOW)).err.endswith(hint)
+    for more in (("--key", "a"), ("--wide",), ("-o", "json")):
+        assert hint not in flights.ok("diff", "flights", "--from", str(NOW), *more).err
     wide = flights.ok("diff", "flights", "--from", str(NOW), "--wide").out
     assert all(value in wide for value in values)
     (row,) = flights.ok("diff", "flights", "--from", str(NOW), "-o", "json").objects
