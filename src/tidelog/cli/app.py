@@ -19,8 +19,15 @@ import click
 import tidelog
 from tidelog.cli.command_groups import OTHER_OPTIONS, CommandGroup, UnknownCommand, consent_hint
 from tidelog.cli.options import answer_zone, examples, option_names
-from tidelog.cli.surroundings import ExitCode, Interrupted, InvalidInput, Surroundings, describe
-from tidelog.errors import RequestError, TidelogError, UnknownTopic, times_of
+from tidelog.cli.surroundings import (
+    WITH_NOTED_STEPS,
+    ExitCode,
+    Interrupted,
+    InvalidInput,
+    Surroundings,
+    describe,
+)
+from tidelog.errors import RequestError, TidelogError, times_of
 from tidelog.gc_pauses import collection_paused, take_modules_as_old
 
 # Maps each heading of the help to its commands. Each command is mapped to its summary and to its
@@ -280,8 +287,7 @@ def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseExc
         return ExitCode.OK
     code, text, hint = describe(error, _option_names(arguments))
     surroundings.fail(text, hint)
-    if isinstance(error, TidelogError) and not isinstance(error, UnknownTopic):
-        # the error's notes state what was changed before the error
+    if isinstance(error, TidelogError) and not isinstance(error, WITH_NOTED_STEPS):
         for note in getattr(error, "__notes__", ()):
             surroundings.note(note)
     if isinstance(error, OSError):

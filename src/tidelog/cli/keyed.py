@@ -115,8 +115,8 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             reader = table.to_arrow(stats=stats)
             rows = map(options.record_filter().rows, reader)
             write_columns(surroundings, reader.schema, rows, options.limit, options.kind)
-        else:
-            _print_table(surroundings, table, stats, options)
+        elif not _print_table(surroundings, table, stats, options) and options.limit != 0:
+            surroundings.say(_empty_text(options, at_ms))
         _note_rule(surroundings, directory, options.topic)
         _note_doubts(surroundings, table.doubts(), options.zone)
         _say(surroundings, table, stats, whole=options.limit is None)
@@ -151,18 +151,34 @@ def _print_table(
     table: "Table",
     stats: "TableStats",
     options: ReadOptions,
-) -> None:
+) -> int:
+    """Print the rows of a table; return their number."""
     maker = RowMaker(options)
-    out = maker.writer(surroundings)
+    out, count = maker.writer(surroundings), 0
     limit, conditions = options.limit, options.record_filter()
     for batch in table.to_arrow(stats=stats):
         met = conditions.rows(batch)
         chosen = met if limit is None else met.slice(0, limit)
         out.write(maker.row(*one) for one in records_of(chosen))
+        count += chosen.num_rows
         limit = None if limit is None else limit - chosen.num_rows
         if limit == 0:
             break
     out.close()
+    return count
+
+
+def _empty_text(options: ReadOptions, at_ms: int | None) -> str:
+    """Return a sentence on a table without rows."""
+    when = ""
+    if at_ms is not None:
+        time = output.time_text(at_ms, options.zone)
+        when = f" as of {time} ({options.zone or 'UTC'}, {options.clock} clock)"
+    target = options.topic if options.number is None else f"{options.topic}:{options.number}"
+    table = f"the table of {target}{when}"
+    if options.key is None and options.contains is None and not options.match:
+        return f"0 keys; {table} is empty"
+    return f"0 keys; no record in {table} meets the conditions"
 
 
 def _note_rule(

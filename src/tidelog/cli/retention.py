@@ -359,7 +359,9 @@ def _print_segments(
         is_new = is_compacted and segment.removed
         cause = "compaction" if is_new else _CAUSES.get(segment.reason, "takes appends")
         row += [segment.size_bytes, cause]
-        if _is_kept_forever(segment):
+        if segment.base_offset == segment.end_offset:
+            row.append(None)
+        elif _is_kept_forever(segment):
             row.append("forever")
         else:
             row.append(_NEXT_RUN if _ends_early(segment) else segment.keeping.until_ms)

@@ -96,6 +96,10 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (StorageFailure, "check the disk: space, permissions, the system's log"),
 )
 
+# Errors whose notes are hints: they say how to create or describe the topic, or which partitions
+# exist. The notes of other errors state what was changed before the error.
+WITH_NOTED_STEPS: Final = (UnknownTopic, TopicExists)
+
 # A keyword in errors of the library, and the option that replaces it in errors of commands.
 _INEXACT: Final = ("inexact=mark", "--inexact mark")
 
@@ -170,8 +174,7 @@ def _next_step(error: TidelogError, options: Collection[str]) -> str:
         named = [name for name in _CONNECTION if name in options]
         *others, last = named if "--bootstrap" in named else ["the brokers' address", *named]
         return f"check {', '.join(others)} and {last}" if others else f"check {last}"
-    if isinstance(error, UnknownTopic) and hasattr(error, "__notes__"):
-        # the notes say how to create the topic, or which partitions exist
+    if isinstance(error, WITH_NOTED_STEPS) and hasattr(error, "__notes__"):
         return "; ".join(error.__notes__)
     for kind, step in _NEXT_STEPS:
         if kind is UnknownGroup and "--bootstrap" not in options:

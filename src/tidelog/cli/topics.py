@@ -44,7 +44,7 @@ from tidelog.config import (
     amounts_in_errors,
     plain_settings,
 )
-from tidelog.errors import OffsetsGone, StorageFailure, TidelogError
+from tidelog.errors import OffsetsGone, StorageFailure, TidelogError, TopicExists
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files, log_files
 from tidelog.types import (
@@ -278,7 +278,11 @@ def create(
         with amounts_in_errors(config):
             check_new(NewTopic(topic, partitions, plain_settings(config)))
     with open_topics(surroundings, place, writable=True, create=True) as directory:
-        notes = directory.create_topic(topic, partitions=partitions, config=config)
+        try:
+            notes = directory.create_topic(topic, partitions=partitions, config=config)
+        except TopicExists as error:
+            error.add_note(f"`tidelog describe {topic}` shows it")
+            raise
     _say_notes(surroundings, notes)
     surroundings.say(f"created {topic} with {output.plural(partitions, 'partition')}")
 

@@ -48,6 +48,19 @@ def test_records_without_a_key_are_reported_as_left_out(flights: Cli) -> None:
     assert "1 record has no key and was left out" in flights.ok("read", "flights", "--table").err
 
 
+def test_an_empty_table_is_reported(flights: Cli) -> None:
+    read = ("read", "flights", "--table")
+    assert flights.ok(*read).err == "0 keys; the table of flights is empty\n"
+    append_two_keys(flights)
+    as_of = "as of 2023-11-14 22:13:19.800 (UTC, record clock)"
+    early = flights.ok(*read, "--at", str(NOW - 200), "-o", "json").err
+    assert f"0 keys; the table of flights {as_of} is empty\n" in early
+    none = flights.ok(*read, "--contains", "x").err
+    assert "0 keys; no record in the table of flights meets the conditions\n" in none
+    assert "0 keys" not in flights.ok(*read).err
+    assert "0 keys" not in flights.ok(*read, "--limit", "0").err
+
+
 def test_a_limit_ends_the_table(flights: Cli) -> None:
     append_two_keys(flights)
     options = ("--table", "--at", str(NOW - 99), "--limit", "1")

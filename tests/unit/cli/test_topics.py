@@ -304,3 +304,8 @@ def test_an_error_of_a_setting_has_the_given_text(flights: Cli) -> None:
     said = f"error: {text}: is 1000 bytes; must be a whole number >= 1048576\n"
     assert flights.run("create", "other", "-c", text).err == said
     assert flights.run("config", "flights", "--set", text).err == said
+
+
+def test_an_existing_topic_is_named_in_the_hint(flights: Cli) -> None:
+    result = flights.run("create", "flights")
+    assert f"hint: `tidelog describe flights --data {flights.data}` shows it" in result.err

@@ -37,6 +37,16 @@ def part(segment: dict[str, object], name: str) -> dict[str, object]:
     return cast("dict[str, object]", segment[name])
 
 
+def test_an_empty_segment_has_no_time_of_its_end(cli: Cli) -> None:
+    cli.ok("create", "empty", "--partitions", "2", *WEEK)
+    cli.append(at(NOW), topic="empty")
+    cli.append(at(NOW), topic="empty", partition=1)
+    cli.clock.advance(2 * WEEK_MS)
+    cli.ok("retain", "empty", "--yes")
+    for line in cli.ok("why", "empty").lines[-2:]:
+        assert line.split()[-3:] == ["takes", "appends", "-"]
+
+
 def test_each_segment_has_reasons_for_its_roll_and_its_retention(tides: Cli) -> None:
     old, future, active = tides.ok("why", "tides:0", "-o", "json").objects
     assert [(s["base_offset"], s["end_offset"]) for s in (old, future, active)] == [
