@@ -31,8 +31,8 @@ The text of the file, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSI
 COMMIT, NOTE, RANGES]}}`; NOTE and RANGES are left out if both are empty. RANGES: `[[TOPIC,
 PARTITION, FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
 
-A writer may count the versions of each topic separately. Its marks then have a name for each topic,
-which `topic_writer` returns.
+A writer may count the versions of each topic separately. It then has one mark for each topic, under
+the name that `topic_writer` returns.
 """
 
 import json

@@ -125,7 +125,7 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
     Args:
         tables: Tables of the same partition, in the order of their offsets. With `across`, each
             table has the rows of a different partition.
-        across: See `KeyTable.add`.
+        across: Whether the tables are of different partitions; see `KeyTable.add`.
     """
     parts = [part for part in tables if len(part)]
     if len(parts) < 2:

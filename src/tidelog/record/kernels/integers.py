@@ -217,7 +217,7 @@ def _read_rest(
 
 @inlined
 def _join_last_bit(value: int, byte: int, at: int) -> tuple[int, int]:
-    """Add the tenth byte of a varlong.
+    """Complete a varlong by its tenth byte; return the number and `at`, or 0 and `INVALID`.
 
     The tenth byte has only bit 63 of the zig-zag number, so it must be 0 or 1.
     """

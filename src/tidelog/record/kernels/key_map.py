@@ -99,9 +99,8 @@ NO_SLOT: Final = -1
 
 _WORD_SIZE: Final = 8
 
-# Hashing keys in parallel takes as many steps for each key as for the longest key. If this total is
-# more than `_WASTE_MAX` times the steps that hashing one by one takes, the keys are hashed one by
-# one.
+# Hashing keys in parallel takes as many steps for each key as for the longest key. If that makes
+# more than `_WASTE_MAX` times the steps of hashing one by one, the keys are hashed one by one.
 _WASTE_MAX: Final = 2
 
 

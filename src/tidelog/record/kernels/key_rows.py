@@ -486,7 +486,10 @@ def fold_batches(
 
 @inlined
 def _fold_records(data: Bytes, batch: Longs, rows: Filter, into: KeyRows, progress: Longs) -> int:
-    """Add the records of a batch; `progress` is set to the first record that was not processed."""
+    """Add the records of a batch, and return a status.
+
+    `progress` is set to the first record that was not processed.
+    """
     base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
     delta_max = batch[LAST_OFFSET] - base_offset
     is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0

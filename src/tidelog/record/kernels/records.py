@@ -269,7 +269,10 @@ def _decode_batch(
 def _decode_records(
     data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
 ) -> int:
-    """Decode records; `progress` is set to the first record that was not processed."""
+    """Decode a batch's records, and return a status.
+
+    `progress` is set to the first record that was not processed.
+    """
     base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
     delta_max = batch[LAST_OFFSET] - base_offset
     is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0

@@ -143,7 +143,7 @@ def describe_batches(
 def _describe(
     data: Bytes, batch: Longs, runs: Runs, spans: Spans, row: Longs, progress: Longs
 ) -> int:
-    """Fill the row of one batch, from its first record that is not described yet."""
+    """Fill a batch's row, from the first record that is not described yet; return a status."""
     if progress[RECORD] == 0:
         _begin(batch, row)
         progress[AT], progress[LAST_DELTA] = batch[BODY_START], -1
@@ -175,7 +175,10 @@ def _begin(batch: Longs, row: Longs) -> None:
 def _take_records(
     data: Bytes, batch: Longs, runs: Runs, spans: Spans, row: Longs, progress: Longs
 ) -> int:
-    """Add records; `progress` is set to the first record that was not processed."""
+    """Add a batch's records to the batch's row, and return a status.
+
+    `progress` is set to the first record that was not processed.
+    """
     base_offset, base_ms, stamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP], batch[MAX_TIMESTAMP]
     delta_max, end = batch[LAST_OFFSET] - base_offset, batch[BODY_END]
     is_stamped, is_lost = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0, batch[CREATE_STATE]

@@ -316,9 +316,10 @@ class LogCheck:
         self._reached = position
 
     def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
-        """Read batches up to damage or the file's end; return the position reached and the problem.
+        """Yield findings in batches up to damage or the file's end; return position and problem.
 
-        The problem is None if the position is the file's end, or if the file ends inside a batch.
+        The position is the one that was reached. The problem is None if this is the file's end, or
+        if the file ends inside a batch.
         """
         try:
             for at, batch in self._walk(position):
@@ -381,9 +382,9 @@ class LogCheck:
             self.facts.aborted.append(self.replay.states.aborted_entry(completed))
 
     def _check_epoch(self, batch: Batch, position: int) -> Iterator[Finding]:
-        """Check that leader epochs never decrease.
+        """Yield a finding if a leader epoch is negative, or lower than that of an earlier batch.
 
-        If one batch breaks this rule, that batch is reported, not its neighbors.
+        If a single batch breaks the order, that batch is reported, not its neighbors.
         """
         replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
@@ -436,7 +437,10 @@ class LogCheck:
     # -- damage ------------------------------------------------------------------------------
 
     def _pass_over(self, position: int, reason: str | None) -> Generator[Finding, None, int]:
-        """Report unreadable bytes, and skip to the next sound batch or the end of the file."""
+        """Yield a finding on unreadable bytes; return the position of the next sound batch.
+
+        If no sound batch follows, returns the end of the file.
+        """
         facts = self.facts
         facts.is_whole = self.replay.is_exact = False
         base, expected = facts.base_offset, facts.next_offset

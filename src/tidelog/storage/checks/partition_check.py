@@ -412,7 +412,7 @@ class PartitionCheck:
         return self.partition.path(log_files.file_name(offset, log_files.SNAPSHOT_SUFFIX))
 
     def _compare_snapshots(self, next_offset: int) -> None:
-        """Compare the snapshots at or below `next_offset`, the offset of the next batch."""
+        """Compare snapshots with the producers that the batches before `next_offset` have."""
         while self._snapshots and self._snapshots[0] <= next_offset:
             offset = self._snapshots.pop(0)
             self._snapshot_findings += self._check_snapshot(offset)

@@ -41,7 +41,8 @@ from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnInd
 from tidelog.types import INT64_MAX
 
 # Maximum number of consecutive intervals without an index entry that the check accepts. A few
-# intervals may have no entry, because each open counts the bytes since the last entry from 0.
+# intervals may have no entry: each time the log is opened, the writer counts the bytes since the
+# last entry from 0 again.
 INTERVALS_ALLOWED: Final = 8
 
 
@@ -77,7 +78,7 @@ def _check_entries(
     *,
     offset_field: int,
 ) -> Iterator[Finding]:
-    """Check the order of an index's entries; call `check` for each entry that is in order."""
+    """Yield findings on entries out of order, and the findings of `check` on all other entries."""
     last = (-1, -1)
     for slot, entry in enumerate(index.entries()):
         if entry[0] <= last[0] or entry[1] <= last[1]:
@@ -185,7 +186,10 @@ def last_indexed(data: bytes, facts: LogFacts) -> int:
 def _check_last_time(
     path: str, index: TimeIndex, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """Check the last entry of a time index. Retention and searches rely on the last entry."""
+    """Yield a finding if the last entry of a time index has too small a timestamp.
+
+    Retention and searches rely on the last entry.
+    """
     last_timestamp, _ = index.last_entry
     is_closed = not facts.is_last or (rules.was_clean and rules.interval_bytes is not None)
     largest = facts.largest_timestamp if is_closed else facts.largest_up_to(indexed_to)
@@ -255,7 +259,7 @@ def _row_position(damage: str, data: bytes) -> int:
 
 
 def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Iterator[Finding]:
-    """Check that the log has a row's offset and, if the row's time is known, the row's batch."""
+    """Yield a finding if the log lacks a row's offset, or the batch of a row with a known time."""
     at = HEADER_SIZE + slot * ROW_SIZE
     if row.offset > facts.next_offset and facts.is_whole:
         damage = f"row {slot} has offset {row.offset}, but the log ends at {facts.next_offset}"
@@ -435,7 +439,7 @@ def check_epochs(
 def _check_span(
     path: str, epochs: LeaderEpochs, span: EpochSpan, log_start: int
 ) -> Iterator[Finding]:
-    """Check that the file has the span's epoch for the span's first and last offset."""
+    """Yield findings if the file lacks the span's epoch for the span's first or last offset."""
     if span.last_offset < log_start:
         return  # Kafka drops the epochs of deleted records
     for offset in sorted({max(span.first_offset, log_start), span.last_offset}):

@@ -138,7 +138,7 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
 
 
 def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Finding]:
-    """Report the flipped bit; without one, report bytes that the log's check did not report."""
+    """Yield a finding on the flipped bit; without one, on bytes that the log's check accepted."""
     facts = context.facts
     flipped = _flipped_bit(zone, content, context)
     if flipped is not None:
@@ -186,7 +186,7 @@ def _flipped_bit(
 def _check_bounds(
     path: str, zone_map: ZoneMap, context: ZoneMapContext, changed: set[int]
 ) -> Iterator[Finding]:
-    """Check the positions, offsets and timestamps of zones.
+    """Yield a finding on the first zone with a wrong position, offset or timestamp.
 
     A zone must begin and end at batches, have the offsets of these batches, and have no timestamp
     that is larger than all timestamps of these batches.
@@ -225,7 +225,7 @@ def _bound_problem(zone: Zone, facts: LogFacts, slot: int, end: int) -> str | No
 
 
 def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[Finding]:
-    """Check that the files beside the map are the same as when the map was built."""
+    """Yield findings on files beside the map that have changed since the map was built."""
     stem = path.removesuffix(log_files.ZONES_SUFFIX)
     for suffix, expected in zone_map.siblings.items():
         actual = context.sums.get(suffix)

@@ -418,7 +418,8 @@ class AppendTimes:
                 stop may have lost rows.
             proven: Number of rows and checksum of the last row, from an earlier check of rows. The
                 file is known to begin with these rows. If the file has exactly this number of rows
-                and this last checksum, the rows are not checked again.
+                and this last checksum, the rows are not checked again. None if no earlier check is
+                known.
 
         Returns:
             The trusted times and a description of the damage. The description is None for a sound

@@ -149,7 +149,7 @@ class Worker(Protocol):
     """Carries out cleaning jobs."""
 
     def clean(self, job: CleaningJob) -> CleaningResult:
-        """Write the `.cleaned` files of a job, durably, and nothing else.
+        """Write the `.cleaned` files of a job, durably, and nothing else; return the result.
 
         Raises:
             TidelogError, OSError: The job failed; the caller has to drop the files written so far.

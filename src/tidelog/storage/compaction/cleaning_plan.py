@@ -145,7 +145,7 @@ class CleanerOptions:
         dedupe_buffer_bytes: Memory of the offset map in bytes (`log.cleaner.dedupe.buffer.size`).
         load_factor: Maximum fraction of the map's slots that is used
             (`log.cleaner.io.buffer.load.factor`).
-        is_asked: Clean even if no cleaning is due.
+        is_asked: Whether to clean even if no cleaning is due.
         accepts_lost_times: Whether a segment is rewritten although its append times are damaged or
             lost. The new segment then has unknown append times for the records concerned, even if
             the file or object is restored later. If False, damaged or lost append times are an

@@ -6,10 +6,11 @@
    leader epoch is on disk, and one append time is chosen for all records that are added to the
    partition.
 2. Make a segment of each staged file (`AppendedPass`).
-3. Publish all segments of all partitions by one commit. The commit also records the number that the
-   writer gave to this commit (its version), if the caller passes one.
+3. Publish all segments of all partitions by one commit.
 
-If the writer has already committed the passed version or a later version, `attach` adds nothing.
+A caller can pass a writer's name and a version: a number by which the writer identifies the commit.
+The commit then also records this version. If the writer has already committed this version or a
+later version, `attach` adds nothing.
 
 `exchange` replaces finished segments by new segments that cover the same offsets, for code that
 rewrites segments (an erasure removes records, a merge makes a large segment of many small ones).
@@ -90,8 +91,8 @@ class AttachResult:
         size_bytes: Size of the attached log files.
         was_done: True if the writer had already committed this version or a later version, so
             nothing was attached. If `WriterVersion.topics` is given, this holds for each of these
-            topics. If it is None and the writer's last version equals this version, `partitions`
-            holds the ranges of the earlier commit, with 0 segments.
+            topics. If `topics` is None and the writer's last version equals this version,
+            `partitions` holds the ranges of the earlier commit, with 0 segments.
         note: The note of the commit that attached the ranges in `partitions`, which may be an
             earlier commit; empty if there is no such commit.
         skipped: The writer's last version for each topic to which nothing was added, because the

@@ -144,7 +144,7 @@ class DirectoryAccess(Protocol):
         """Make everything that was appended durable."""
 
     def accept_clock(self) -> int:
-        """Allow appends after a clock jump, durably."""
+        """Allow appends after a clock jump, durably; return the latest accepted append time."""
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
         """Return the offset below which a partition is compacted; None if none is stored."""
@@ -534,7 +534,7 @@ class LogDir(Closing):
     # -- clock and reserve -------------------------------------------------------------------
 
     def accept_clock(self) -> int:
-        """Allow appends after a clock jump, durably.
+        """Allow appends after a clock jump; the permission is stored durably.
 
         See `tidelog.storage.clocks.append_clock`.
 
@@ -566,7 +566,7 @@ class LogDir(Closing):
         return max(self._watch.accepted_ms, self.open_partitions.last_append_ms)
 
     def keep_accepted_clock(self, accepted_ms: int) -> None:
-        """Store the append time that `take_clock` will accept, durably. Any thread may call this.
+        """Store durably the append time that `take_clock` will accept. Any thread may call this.
 
         Raises:
             StorageFailure: The disk failed.

@@ -194,7 +194,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
 
 
 def _indexes(some: Sequence[NewRecord], chunk: Sequence[NewRecord], first: int) -> list[int]:
-    """Return the index of each of some rows of a chunk whose first row has the index `first`."""
+    """Return the indexes of some rows of a chunk; `first` is the index of the chunk's first row."""
     left = iter(enumerate(chunk, first))
     return [next(index for index, row in left if row is one) for one in some]
 

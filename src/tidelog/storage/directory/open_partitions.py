@@ -222,8 +222,7 @@ class OpenPartitions:
         return name in self._logs or (opening is not None and opening.done())
 
     def _open(self, name: TopicPartition, *, recovery_point: int | None = None) -> "Log":
-        # Import the modules for writing only here: a directory that is only read does not need
-        # them.
+        # These modules are imported here, because a directory that is only read does not need them.
         from tidelog.storage.log.durability import AT_ONCE
         from tidelog.storage.log.log import Log
         from tidelog.storage.log.log_loader import LogOptions
@@ -378,7 +377,7 @@ class OpenPartitions:
         return max((log.last_append_ms for log in self._logs.values()), default=NO_TIMESTAMP)
 
     def damage(self) -> DamagedLog | None:
-        """Return the damage because of which an open log takes no appends, None without damage."""
+        """Return the damage that makes one of the open logs refuse appends; None if none does."""
         failures = (log.failure for log in self._logs.values())
         return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
 
@@ -421,8 +420,9 @@ class OpenPartitions:
             stopped.
         """
         failure: StorageFailure | None = None
-        # Damage prevents a clean stop only if the last stop was hard: only the recovery after a
-        # hard stop would find this damage again.
+        # If the last stop was hard, damage prevents a clean stop: a recovery has found the damage,
+        # and after a clean stop the next opening would run no recovery. Damage that was found
+        # without a recovery is found again at the next opening.
         has_new_damage = False
         for name in list(self._openings):
             with suppress(TidelogError, OSError):  # no caller needs this log

@@ -58,8 +58,8 @@ class Keeping:
 
     Attributes:
         counted: The segment's time from which the policy counts.
-        own_until_ms: Last time in ms at which the segment's own time, without regard to earlier
-            segments, keeps the segment; None if the topic has no age limit.
+        own_until_ms: Last time in ms at which the segment would be kept if it did not have to wait
+            for the deletion of earlier segments; None if the topic has no age limit.
         until_ms: Last time in ms at which the segment is kept. A segment is kept at least as long
             as all earlier segments. None if the topic has no age limit.
         behind: Base offset of the earlier segment whose deletion this segment waits for; None if it

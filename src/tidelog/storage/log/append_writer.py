@@ -370,7 +370,7 @@ class AppendWriter(LogPart):
         return None
 
     def _update_producers(self, append: PendingAppend, ended: list[CompletedTxn]) -> None:
-        """Update the producers' states; add the transactions that the append ends to `ended`."""
+        """Update the producers' states; add to `ended` the transactions that the append ends."""
         for batch in append.batches:
             if not batch.has_producer_id:
                 continue

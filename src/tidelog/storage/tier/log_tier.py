@@ -58,7 +58,7 @@ def is_copied(segment: Segment, row: "TierSegment") -> bool:
 
 
 def is_followed_by_hole(segment: Segment, row: "TierSegment", manifest: "Manifest") -> bool:
-    """Return whether the file after a copied segment is missing, but the tier has its offsets.
+    """Return whether the tier has offsets of a missing file that followed a copied segment.
 
     A finished segment's end is taken from the next file's base offset. If a file is missing,
     `segment` seems to have the missing file's offsets, too.
@@ -115,7 +115,7 @@ class LogTier:
     """The part of a log that is in a tier. Does nothing for a log without a tier.
 
     Attributes:
-        view: The tier according to the directory's record; None if there is no record.
+        view: The tier according to the file `tidelog-tier.json`; None if there is no such file.
     """
 
     def __init__(self, access: TierAccess | None) -> None:
@@ -129,7 +129,7 @@ class LogTier:
 
     @property
     def start_offset(self) -> int:
-        """Log start offset in the record, 0 if there is no record."""
+        """Log start offset in `tidelog-tier.json`, 0 if there is no such file."""
         return 0 if self.view is None else self.view.record.log_start_offset
 
     @property
@@ -241,7 +241,7 @@ class LogTier:
         return None if record is None else record.restart_offset
 
     def cut(self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]") -> None:
-        """Truncate the tier in its record, durably; afterwards it ends at or below `offset`.
+        """Truncate the tier in `tidelog-tier.json`, durably, so that it ends at or below `offset`.
 
         If `offset` is inside of a local segment that the tier has, the row of the tier's copy is
         dropped; the segment is copied again later. If `offset` is inside of a segment that only the

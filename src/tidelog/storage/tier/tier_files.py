@@ -318,7 +318,7 @@ class VerifiedFile(ReadOnlyFile):
         return data
 
     def read_rest(self, piece_bytes: int) -> None:
-        """Read the bytes after those that were read in order, so that the object is verified."""
+        """Read the object from the position reached so far to its end, so that it is verified."""
         while self._end < self._expected.size_bytes:
             self.pread(piece_bytes, self._end)
 

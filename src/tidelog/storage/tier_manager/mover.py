@@ -104,7 +104,7 @@ def merge(
         now_ms: Wall time in ms.
         same_bytes: Compares the bytes of a local segment with a row of the store's manifest that
             the record lacks.
-        claim: Whether to continue a manifest of another writer.
+        claim: Permissions to use a manifest that this directory has not provably written.
 
     Raises:
         TierConflict: This directory must not continue the store's manifest.
@@ -244,7 +244,7 @@ class MoveOptions:
         accepts_lost_times: Whether a segment is copied although its append times are damaged or
             lost. The append times that can't be read are then unknown. If False, such a segment
             ends the copying.
-        on_copied: Called after each segment with the number of log bytes copied so far.
+        on_copied: Called after each segment; its argument is the number of log bytes copied so far.
     """
 
     url: str | None = None
@@ -401,10 +401,10 @@ class Mover:
         )
 
     def forget_copies(self, offset: int) -> Manifest:
-        """Drop the tier's segments that have offsets from `offset` on, which local files have.
+        """Drop the tier's copies of segments with offsets from `offset` on; return the manifest.
 
         No record is lost: local files have all records from `offset` on. The next run copies these
-        again.
+        segments again.
         """
         assert offset >= self.log.local_start_offset
         self._cut_from(offset)
@@ -546,7 +546,7 @@ class Mover:
         self._take_record()
 
     def _take_record(self) -> None:
-        """Use the record that the log has changed; update the manifest if the log start rose."""
+        """Use the tier record as the log has changed it; update the manifest if the start rose."""
         if self.log.tier is not None:
             self.record = self.log.tier.record
         if self.record.log_start_offset > self.record.manifest.log_start_offset:
@@ -714,7 +714,7 @@ def _refused(waiting: Sequence[Segment]) -> str | None:
             with typed_reads(segment.log_path):
                 ensure_times(segment, "a move to the tier", accepting("tier", segment))
         except CorruptData as error:
-            if not segment.was_replaced():  # otherwise the file may not belong to this segment
+            if not segment.was_replaced():  # otherwise the file is possibly another segment's
                 return f"{error}{_LATER}"
     return None
 

@@ -90,7 +90,8 @@ def collect(
         log_dir: The directory, open for writing.
         names: Partitions; those without a tier are skipped.
         grace_ms: Age in ms. A folder of orphans is kept if one of its objects is younger.
-        dry_run: Only return what would be removed; no file and no object is written or removed.
+        dry_run: Whether to only return what would be removed; no file and no object is then written
+            or removed.
 
     Raises:
         UnknownTopic: No such partition.

@@ -339,7 +339,8 @@ def verify(
     Args:
         log_dir: The directory, open for reading or writing.
         names: Partitions; those without a tier are skipped.
-        sizes_only: Compare lengths only, with one request for each object and no download.
+        sizes_only: Whether to compare lengths only, with one request for each object and no
+            download.
 
     Raises:
         UnknownTopic: No such partition.
