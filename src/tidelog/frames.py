@@ -310,7 +310,7 @@ class Scan(ArrowSource):
     def counts_by_key(
         self, *, limit: int = KEYS_SHOWN, order_by: str = KeyOrder.BYTES
     ) -> "KeyCounts":
-        """Return the keys with most bytes or records, and the sums of all keys.
+        """Return the keys with most bytes or most records, and totals over all keys.
 
         All records in the range are read. If they have more than 1,048,576 keys, they are read
         several times, so that the call needs at most some 700 MB of memory more than a plain read.

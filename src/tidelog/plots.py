@@ -82,8 +82,8 @@ _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.PERCENT: (("%", 1),),
     Unit.MINUTES: (("h", 60), ("min", 1)),
 }
-# An axis is in the largest unit in which the axis's largest value is still this number or more. For
-# example, an axis that ends at 2 days is in hours.
+# The unit of an axis is the largest unit in which the axis's largest value is at least this number.
+# For example, an axis that ends at 2 days is in hours.
 _UNITS_MIN: Final = 3.0
 # Steps between ticks, to be multiplied by powers of ten. The steps under True are for minutes and
 # seconds, so that 15 and 30 are possible steps. The steps under False are for other units.

@@ -154,8 +154,8 @@ def append_time_notes(
 ) -> tuple[str, ...]:
     """Return one note if records before the start offset of a time range have no append time.
 
-    Such records may belong to the time range. The result is empty if there are no such records, on
-    the record clock, and for all modes except `TimeMode.POSITIONS`.
+    Such records may belong to the time range. The result is empty if there are no such records. It
+    is also empty if the clock is the record clock, or the mode is not `TimeMode.POSITIONS`.
     """
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:

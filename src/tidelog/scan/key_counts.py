@@ -10,9 +10,9 @@ or, for repeated records, of key, value and create time. Memory is limited in bo
   if there are more records, further passes follow. Only records whose 8 bytes occur more than once
   are grouped, by a second pass.
 
-The keys of the result are read at the end: of a key, at the offset of its last record, and of a
-repeated record, at the offset of its first occurrence. Imports numpy, pyarrow and numba. Plain
-reference: tests/unit/scan/test_key_counts.py.
+The keys of the result are read at the end. In counts by key, a key is read from its last record. In
+counts of repeated records, the key of a repeated record is read from the record's first occurrence.
+Imports numpy, pyarrow and numba. Plain reference: tests/unit/scan/test_key_counts.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -99,7 +99,7 @@ class KeyCount:
         key: The key; None for the records without a key.
         partition: Partition of the records; None if several partitions have records of the key.
         records: Number of records.
-        size_bytes: Sum of the sizes of their keys and values, uncompressed.
+        size_bytes: Sum of the sizes of the records' keys and values, uncompressed.
     """
 
     key: bytes | None
@@ -110,13 +110,13 @@ class KeyCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCounts:
-    """The keys with most bytes or records, and the sums of all keys.
+    """The keys with most bytes or most records, and totals over all keys.
 
     Attributes:
-        counts: The largest keys, in descending order.
+        counts: The keys with most bytes or most records, in descending order.
         keys: Number of all keys.
         records: Number of all records.
-        size_bytes: Sum of the sizes of all keys and values, uncompressed.
+        size_bytes: Sum of the sizes of the keys and values of all records, uncompressed.
         without_key: Number of records without a key.
         without_time: Records without a time on the clock, which are not counted in a time range;
             None if brokers don't report their number.
@@ -139,7 +139,7 @@ class RepeatedRecord:
     Attributes:
         key: Its key, None if it has none.
         records: Number of equal records, at least 2.
-        size_bytes: Sum of the sizes of their keys and values, uncompressed.
+        size_bytes: Sum of the sizes of the equal records' keys and values, uncompressed.
         partition: Partition of the first of these records.
         offset: Offset of the first of these records.
         last_partition: Partition of the last of these records.
@@ -160,7 +160,7 @@ class RepeatedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedRecords:
-    """The most frequent of the records that came more than once, and the sums of all of them.
+    """The most frequent of the records that came more than once, and totals over all of them.
 
     Attributes:
         counts: The records with most copies, in descending order.
@@ -229,7 +229,7 @@ def time_columns(source: "RecordSource") -> tuple[str, ...]:
 
 
 def count_keys(records: Records, *, limit: int, order: KeyOrder) -> KeyCounts:
-    """Return the `limit` largest keys, and the sums of all keys.
+    """Return the `limit` keys with most bytes or most records (`order`), and totals over all keys.
 
     Raises:
         OffsetsGone: Records were compacted or deleted meanwhile.
@@ -269,7 +269,7 @@ def count_keys(records: Records, *, limit: int, order: KeyOrder) -> KeyCounts:
 
 
 def find_repeated(records: Records, *, limit: int, with_times: bool) -> RepeatedRecords:
-    """Return the `limit` records with most copies, and the sums of all repeated records.
+    """Return the `limit` records with most copies, and totals over all repeated records.
 
     Two records are equal if their keys and values have the same bytes, and, with `with_times`,
     their create times are equal or both unknown. Headers are not compared.
@@ -534,7 +534,7 @@ def _create_times(batch: pa.RecordBatch) -> "Longs":
 
 
 def _cells(column: "Column") -> "tuple[Bytes, Longs, Longs]":
-    """Return the bytes of a binary column, start of each cell and end of the last, and sizes."""
+    """Return the bytes of n cells, the n + 1 positions where they start and end, and n sizes."""
     _, ends_buffer, data_buffer = column.buffers()
     assert ends_buffer is not None
     data = np.frombuffer(memoryview(data_buffer or b""), np.uint8)

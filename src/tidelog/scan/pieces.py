@@ -274,7 +274,8 @@ class _Zones:
         if segment.is_active:
             return None
         if finder.clock is ClockName.APPEND:
-            finder.reader.append_times_of(segment)  # so zones use trusted times only
+            # Mark times that are not proven as unknown: a zone map with such times is not used.
+            finder.reader.append_times_of(segment)
         before = segment.loaded_zones
         zones = segment.passing_zones_on(finder.clock)
         if zones is None and finder.zone_cache is not None:

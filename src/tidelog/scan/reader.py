@@ -415,7 +415,7 @@ class _SplitReader:
         self.stats.rows += decoded.rows
 
     def _fold(self, into: "Fold", data: Buffer, selection: Selection, decoded: DecodeStats) -> None:
-        """Fold a part. A damaged part is read again after the last folded record."""
+        """Fold a part. A damaged part is read again, beginning after the last folded record."""
         assert self.split.time_range is None or self.split.clock is ClockName.RECORD
         try:
             fold(data, into, decoded, selection, check_crc=self.options.check_crc)

@@ -230,9 +230,11 @@ class ScanStats:
         batches: Batches scanned.
         batches_opened: Batches whose records were decoded.
         without_time: Records without a time on the chosen clock. These records are in no time
-            range. The number is complete on the append clock. On the record clock, it is complete
-            for finished segments with a zone map. In other segments, batches that can't match are
-            skipped, and their records without a time are not counted, unless the plan is `strict`.
+            range. On the append clock, the number includes all such records; where no append times
+            are stored, it may be an estimate (see `UnstampedBatches`). On the record clock, it is
+            complete for finished segments with a zone map. In other segments, batches that can't
+            match are skipped, and their records without a time are not counted, unless the plan is
+            `strict`.
         counted: Records in the range that were counted from zone maps, without reading the log.
         sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has the bytes
             read for the plan.

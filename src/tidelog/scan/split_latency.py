@@ -107,7 +107,7 @@ class SplitTimes:
         return self.marks[-1].largest_ms if self.marks else INT64_MIN
 
     def head_end(self, largest_ms: int) -> int | None:
-        """Return the end of the head, which are the records whose lateness depends on `largest_ms`.
+        """Return the end of the head: of the records whose lateness depends on `largest_ms`.
 
         Args:
             largest_ms: The largest create time before the split.

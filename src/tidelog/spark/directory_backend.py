@@ -322,10 +322,10 @@ class DirectoryBackend(Closing):
         bounds: Mapping[TopicPartition, tuple[int, int]],
         flushed: Mapping[TopicPartition, int] | None,
     ) -> tuple[EmptyRange, ...]:
-        """Return the reasons why nothing is read from requested ranges.
+        """Return a reason for each requested range, in case nothing is read from it.
 
-        The result can also name ranges that are read. For example, if a log's first record is later
-        than the time range, the range is still read, because records may be out of order.
+        A range with a reason may be read nevertheless. For example, if a log's first record is
+        later than the time range, the range is read, because records may be out of order.
         """
         if not requested:
             return ()

@@ -456,7 +456,7 @@ class MicroBatches:
 
 
 def _is_equivalent(start: StreamOffset, end: StreamOffset) -> bool:
-    """Return whether `end` has the positions of `start` and no `starts`, so no batch is needed."""
+    """Return whether a batch from `start` to `end` would read nothing and store nothing new."""
     return not start.is_initial and start.positions == end.positions and not end.starts
 
 

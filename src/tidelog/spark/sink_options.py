@@ -53,7 +53,7 @@ _REFUSED_CLIENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """Application and number of a write. It skips topics with this number or a later number."""
+    """Application and number of a write, which skips topics that have this or a later number."""
 
     app_id: str
     version: int

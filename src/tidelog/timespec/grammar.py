@@ -302,7 +302,7 @@ def _resolved(
 
 
 def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Moment | None:
-    """Return the end, with the date and zone of the start if it is a time of day alone.
+    """Return the end; an end that is a time of day alone gets the date and zone of the start.
 
     An example is `2013-02-08 12:00..13:00`. If the text of the end names a zone, that zone applies
     to the end.

@@ -10,7 +10,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def skewed(cli: Cli) -> Cli:
-    """Create a topic in which one key of four has most bytes and another one most records."""
+    """Create a topic of four keys: `big` has most of the bytes, `often` has most of the records."""
     cli.ok("create", "flights")
     big = [NewRecord(key=b"big", value=b"x" * 1000, timestamp=NOW)]
     often = [NewRecord(key=b"often", value=b"y", timestamp=NOW + n) for n in range(6)]

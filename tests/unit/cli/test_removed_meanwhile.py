@@ -1,4 +1,4 @@
-"""A segment that another process removes during a command has not lost its append times."""
+"""If another process removes a segment during a command, its append times don't count as lost."""
 
 from pathlib import Path
 

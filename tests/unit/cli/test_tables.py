@@ -257,7 +257,7 @@ def test_a_past_that_was_deleted_is_refused_or_marked(flights: Cli) -> None:
 
 @pytest.fixture
 def spread(cli: Cli) -> Cli:
-    """Append ten keys twice to five partitions; delete the first record of each but partition 3."""
+    """Append ten keys twice to five partitions; delete the first record of all but partition 3."""
     cli.ok("create", "flights", "--partitions", "5", "--config", "retention.ms=-1")
     for turn in range(2):
         for number in range(10):

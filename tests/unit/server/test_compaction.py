@@ -221,7 +221,7 @@ def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> N
 
 
 def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> None:
-    """The maximum lag is counted from append times, although create times exceed it at once."""
+    """The maximum lag is counted from the append times; the create times are older than the lag."""
 
     async def story() -> None:
         await make_segments(

@@ -216,7 +216,7 @@ def test_damaged_frames_say_the_same(broker: Broker, version: int) -> None:
 
 @pytest.mark.parametrize("bits", [7, 14, 21])
 def test_records_of_each_length_get_the_same_response(broker: Broker, bits: int) -> None:
-    """At a power of two, the length of the response's records takes one more byte as a varint."""
+    """From 2^7, 2^14 and 2^21 on, the varint with the size of the records takes one more byte."""
     settings = {"max.message.bytes": "4000000"}
     broker.node.topics.create("large", 1, config=settings)
     overhead = len(build_batch([NewRecord(value=b"", timestamp=NOW_MS)]))

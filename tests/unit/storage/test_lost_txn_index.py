@@ -213,7 +213,7 @@ class TestDamagedSnapshots:
 
 class TestASnapshotBeyondTheLogEnd:
     def test_it_rules_out_no_abort(self) -> None:
-        """A crash during a truncation can leave such a snapshot, so an abort is still possible."""
+        """A crash in a truncation can leave a snapshot beyond the log end; it excludes no abort."""
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
         transact(log, 5)

@@ -122,7 +122,7 @@ class BrokerLog:
             position = replace(position, offset=next_offset)
 
     def _leader_position(self, partition: TopicPartition, start: int) -> tuple[int, Position]:
-        """Return the id of the partition's leader, and the position of the first fetch."""
+        """Return the id of the partition's leader, and the position for a fetch from `start` on."""
         topic = self._leader.refresh().get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
             raise UnknownTopic(f"{self._bootstrap} has no partition {partition}")
@@ -302,7 +302,7 @@ def measure(
 
 
 def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Return the topics whose fetched batches have create and append times, and the others."""
+    """Return topics whose fetched batches have create and append times, and all other topics."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name

@@ -192,8 +192,8 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 def is_searched(references: Iterable[Reference]) -> bool:
     """Return whether a partition of B can be searched by time.
 
-    Bare references are ignored. A search needs at least one other reference, and all other
-    references must have a time. This function does not check whether a time is in the future.
+    A search needs at least one reference that is not bare, and each reference that is not bare must
+    have a time. This function does not check whether a time is in the future.
     """
     have_times = [ref.time_ms is not None for ref in references if not ref.is_bare]
     return bool(have_times) and all(have_times)

@@ -24,8 +24,8 @@ The records are read in three steps:
 2. Records before the start on B. Reading begins `look_back_ms` before the time for which B was
    searched. For a start from an offset map, the earliest create time that the map has for the
    unconsumed records is used instead of this time. If step 1 found unconsumed records that are not
-   after the start, they may be further back. Then reading begins at the earliest time of these
-   records if that is earlier. If create times can't be compared, it begins at the log start.
+   after the start on B, reading begins at the earliest time of these records, if that is earlier.
+   If create times can't be compared, reading begins at the log start.
 3. Consumed records on A. Reading begins at the earliest time of the records that were read on B. If
    create times can't be compared, the margin is subtracted from this time.
 

@@ -330,9 +330,8 @@ def _check_planned(
             findings = check_pair(plan, number, sources[number], one, env, loads[number])
             is_forced = force or number not in new
             ensure(_target(plan, number, one), findings, force=is_forced)
-            # Records of earlier pairs are not counted by time. A finding on an earlier pair is left
-            # out unless it is a loss, because it would only state that the number of records is
-            # unknown.
+            # Records of earlier pairs are not counted by time. So a finding on an earlier pair that
+            # is not a loss would only state that the number of records is unknown. It is left out.
             reported += [finding for finding in findings if number in new or finding.is_loss]
         return reported
 
@@ -451,7 +450,7 @@ def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
 
 
 def _is_copied(name: str, target: Place) -> bool:
-    """Return whether a mirror copies the setting `name` to a place such as `target`."""
+    """Return whether a mirror copies the setting `name` to a topic at `target`."""
     if name == _TIMESTAMP_TYPE or name in _OF_A_CLUSTER:
         return False
     return not (target.is_broker and name.startswith(_OURS))

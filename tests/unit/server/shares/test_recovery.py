@@ -137,7 +137,7 @@ async def test_the_log_of_created_and_deleted_groups_is_truncated_at_its_start(p
 
 @on_a_loop
 async def test_the_log_start_moves_once_the_replacing_records_are_synced(path: Path) -> None:
-    """With fsync, the log start is raised only after the replacing records are synced."""
+    """With fsync, records that replace deleted ones are synced before the log start is raised."""
     await come_and_go(path, "fsync")
 
 

@@ -227,7 +227,7 @@ async def test_records_that_are_not_in_memory_are_read_in_threads_alone(path: Pa
 
 @on_a_loop
 async def test_a_fetch_that_comes_during_the_first_read_is_next(path: Path) -> None:
-    """It needs no new record to be woken."""
+    """The end of the first read wakes the second fetch; no new record is needed."""
     disk = ColdDisk()
     async with world(path, files=disk) as it:
         it.produce(2)

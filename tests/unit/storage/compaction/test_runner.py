@@ -433,7 +433,7 @@ def test_lost_append_times_are_unknown_if_that_is_accepted() -> None:
 
 
 def test_times_before_an_unknown_source_are_proven_without_a_checkpoint() -> None:
-    """The row with which unknown times begin also shows the last batch of the previous source."""
+    """The row that begins the unknown times also proves the time of the last batch before it."""
     env = seeded_env(1)
     with open_dir(env) as log_dir:
         log = log_dir.log("t", 0)
