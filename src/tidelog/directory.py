@@ -86,7 +86,7 @@ class Directory(FrontDoor):
         Raises:
             DirectoryLocked: `writable` is true, and the directory is already open for writing, in
                 this process or in another one.
-            InvalidRequest: `writable` is false although the directory doesn't exist or `control` is
+            InvalidRequest: `writable` is false, and the directory doesn't exist or `control` is
                 true.
             ReadOnly: The directory is in an object store, and `writable` is true.
             CorruptFile, UnsupportedVersion: `writable` is true, and a file at the top of the
@@ -285,9 +285,10 @@ class Directory(FrontDoor):
 
         A record's partition is chosen as by Kafka's Java client, by murmur2 of the key. Records
         without a key go to one partition, chosen at random for each call. If a rule of the topic
-        refuses a record, no record of the call is appended; the error's `record_errors` count the
-        records of the call. If the disk fails, the call's records may have been appended to some of
-        the partitions; a note of the error states how many.
+        refuses a record, no record of the call is appended; the error's `record_errors` contain the
+        indexes of refused records among the records of the call. If the disk fails, the call's
+        records may have been appended to some of the partitions; a note of the error states how
+        many.
 
         Args:
             topic: Name of the topic.
@@ -337,7 +338,7 @@ class Directory(FrontDoor):
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> "LoadResult":
-        """Append the rows of a source that a topic doesn't have yet: all of these rows, or none.
+        """Append those rows of a source that are not in a topic yet: all of these rows, or none.
 
         Args:
             topic: Name of the topic.
@@ -351,9 +352,9 @@ class Directory(FrontDoor):
                 of `max.message.bytes` counts as that half.
 
         Raises:
-            InvalidRequest: The name is invalid, or the first rows differ from the rows that were
-                loaded under this name, or fewer rows are given than were loaded. Nothing was
-                appended.
+            InvalidRequest: The source's name is invalid, or the first rows differ from the rows
+                that were loaded under this name, or `records` has fewer rows than were loaded.
+                Nothing was appended.
             StorageFailure: The disk failed. If partitions are offline after the error, reopen them
                 to see whether the rows were appended. If no partition is offline, nothing was
                 appended.

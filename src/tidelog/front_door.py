@@ -1,7 +1,7 @@
-"""Calls on topics that a directory and a cluster share.
+"""Calls that exist both for the topics of a directory and for the topics of a cluster.
 
-`FrontDoor` has the signature and docstring of each shared call. `tidelog.directory.Directory` and
-`tidelog.remote.remote_directory.RemoteDirectory` implement the abstract methods of `FrontDoor`.
+`FrontDoor` has the signature and docstring of each of these calls. Its abstract methods are
+implemented by `tidelog.directory.Directory` and `tidelog.remote.remote_directory.RemoteDirectory`.
 Both classes also define calls whose signatures differ between directories and clusters: topics,
 settings, appends.
 

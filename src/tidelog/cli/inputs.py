@@ -46,7 +46,7 @@ class _Pipe(RawIOBase):
         self.descriptor = descriptor
         self.ahead = bytearray()
         self.has_ended = False
-        self.is_probed = False  # while true, a read takes no bytes and returns None
+        self.is_probed = False  # while `is_probed` is true, a read takes no bytes and returns None
 
     def readable(self) -> bool:
         return True
@@ -73,7 +73,7 @@ class _Pipe(RawIOBase):
 
 
 class LiveInput(BufferedReader):
-    """A pipe or terminal that is read line by line; `pauses` shows that no line is available yet.
+    """A pipe or terminal that is read line by line; `pauses` reports that no line has arrived yet.
 
     Closing it leaves the file descriptor open.
 

@@ -427,7 +427,7 @@ def _check_of(
 
 
 def _sure_rules(config: TopicConfig, codec: Codec) -> TopicConfig:
-    """Return settings that refuse only records that a broker refuses, too.
+    """Return settings that refuse no record that a broker would accept.
 
     Two checks are left to the broker: create times near a limit, because the broker compares them
     with its own clock, and the size of compressed batches.
@@ -578,7 +578,7 @@ def _load_once(
     batch_bytes: int,
     tally: _Tally,
 ) -> None:
-    """Append the rows of a source that the topic does not have yet.
+    """Append those rows of a source that are not in the topic yet.
 
     Raises:
         InvalidInput: A row is invalid. In a directory, no row is then appended; in a cluster, the

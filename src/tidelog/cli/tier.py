@@ -445,10 +445,10 @@ def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 
 def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
-    """Rebuild the local tier record of each selected partition, and only then open the logs.
+    """Rebuild `tidelog-tier.json` of each selected partition from the store, then open the logs.
 
-    Opening a log deletes local files that end within the tier's range, because the tier has all
-    records of these files.
+    The logs are opened last, because opening a log deletes local files that end within the tier's
+    range: the tier has all records of these files.
     """
     from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
     from tidelog.storage.tier_manager.orphans import restore

@@ -59,7 +59,7 @@ def sent(
     call: Callable[Concatenate[RemoteDirectory, _P], _Result],
     send: "Callable[Concatenate[RemoteDirectory, _P], Future[_Result]]",
 ) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Result]]:
-    """Return the awaitable version of an append, which calls `send` in a thread."""
+    """Return the awaitable version of an append; the awaitable version calls `send` in a thread."""
 
     async def run(
         self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs

@@ -107,8 +107,8 @@ def check_timeout(timeout_s: float) -> None:
 def is_direct(client: Mapping[str, str]) -> bool:
     """Return whether batches can be fetched from leaders without librdkafka.
 
-    Fetches without librdkafka are possible if connections are plain text without SASL, and no
-    setting may affect fetches.
+    Fetches without librdkafka are possible if connections are plain text without SASL, and if no
+    setting changes how records are fetched.
 
     Args:
         client: Settings of librdkafka.
@@ -128,8 +128,8 @@ _REFUSED_CONNECTION: Final = re.compile(
 def refused_text(address: str, bootstrap: str) -> str:
     """Return the text for a server that refuses connections.
 
-    The text of an error begins with all addresses, so it names the server's address again only if
-    there are several.
+    The error's text begins with the addresses of all servers, so this text names the server only if
+    there are several servers.
     """
     what = "connection refused" if address == bootstrap else f"{address} refuses connections"
     return f"{what}; check that a broker is running there"
@@ -231,8 +231,8 @@ _NAMED_MAX: Final = 5
 _NO_LEADER: Final = -1
 
 # For one-shot commands: number of attempts to reach any bootstrap server, pause between two
-# attempts, and timeout of connecting to one server. So a broker that is just starting has the time
-# of three pauses to open its port.
+# attempts, and timeout of connecting to one server. Between four attempts there are three pauses: a
+# broker that is just starting can open its port in this time.
 _ATTEMPTS: Final = 4
 _ATTEMPT_PAUSE_S: Final = 0.25
 _ATTEMPT_TIMEOUT_S: Final = 0.25
@@ -282,8 +282,8 @@ class Client:
         """Let the first request fail within about a second if no server accepts connections.
 
         The first request fails early only if each bootstrap server refuses the connection or has a
-        name that can't be resolved. If a server does not respond, or without this call, librdkafka
-        tries to connect until the timeout.
+        name that can't be resolved. If a server neither responds nor refuses, librdkafka tries to
+        connect until the timeout. It does so for every failure if this method was not called.
 
         Args:
             pause: Function that waits for a number of seconds, between two attempts.

@@ -169,7 +169,10 @@ TIMEOUT_S: Final = 15.0
 
 @contextmanager
 def _denied_to(group: str, denied: dict[str, NotAuthorized] | None) -> Iterator[None]:
-    """Store the block's NotAuthorized in `denied` by group name; raise it if `denied` is None."""
+    """Store a NotAuthorized that the `with` block raises in `denied`, under the group's name.
+
+    If `denied` is None, the error is raised.
+    """
     try:
         yield
     except NotAuthorized as error:

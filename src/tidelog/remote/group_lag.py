@@ -230,7 +230,7 @@ def observe_groups(  # noqa: PLR0913 - what is read, and how
     own: OwnLogs | None = None,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[str, list[Observation]]:
-    """Observe the lag of several groups once; the groups share requests for the same partition.
+    """Observe the lag of several groups once; one request for a partition serves all groups.
 
     Raises the errors of `observe`.
 
@@ -459,8 +459,8 @@ def over_limits(
 
     Args:
         lags: Lag of all partitions.
-        max_lag: Maximum number of unread records. If a partition's number is inexact, the upper
-            bound of this number is compared with the maximum.
+        max_lag: Maximum number of unread records. If this number is known only as an upper bound,
+            the upper bound is compared with the maximum.
         max_ms: Maximum age in ms of the first unread record. A record without a time violates the
             limit, because its age is unknown.
 

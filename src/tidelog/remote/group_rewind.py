@@ -90,8 +90,8 @@ class Move:
         action: Whether the group moves back, moves forward, gets its first commit, or keeps its
             offset.
         again: Number of records between the new and the old offset, which the group reads again.
-        skipped: Number of records between the old and the new offset, which a move would skip. With
-            the action "stay" no record is skipped.
+        skipped: Number of records between the old and the new offset, which the move skips. With
+            the action "stay", the group keeps its offset, because the move would skip them.
         why: Explanation for the user, empty if the action is obvious.
     """
 

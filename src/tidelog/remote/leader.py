@@ -6,8 +6,8 @@ only up to the high watermark.
 
 Two logs are compared by leader epochs. A comparison of records does not suffice: the standby and
 the leader apply retention and compaction independently, so a record that only one of them has
-proves nothing. Records of the standby were written by another leader in two cases: the leader never
-had the records' epoch, or at the leader this epoch ends before the records.
+proves nothing. The standby has records that its present leader never had in two cases: the leader
+never had the records' epoch, or at the leader this epoch ends before the records.
 
 Source: Kafka's protocol guide; KIP-101, KIP-279, KIP-320, KIP-516; Kafka 4.x
 AbstractFetcherThread.getOffsetTruncationState.

@@ -273,13 +273,11 @@ class PartitionFetch:
         )
 
     def _floor(self, batches: Buffer, offset: int) -> int:
-        """Return the minimum offset of the first batch of a fetch.
+        """Return the offset below which the first batch of a fetch must not begin.
 
-        Return 0 if no batch precedes the first batch.
-
-        If the first batch begins below `offset`, its base offset may be wrong (too low). The end of
-        the preceding batch shows whether the base offset is wrong, so the preceding batch is
-        fetched as well.
+        If the first batch begins below `offset`, its base offset may be wrong (too low). So the
+        batch before it is fetched, too, and the result is the offset after that batch. The result
+        is 0 if the first batch begins at or after `offset`, or if no batch precedes it.
         """
         first = first_known_offset(view_batch(batches))
         if not 0 < first < offset:

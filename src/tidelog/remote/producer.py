@@ -71,7 +71,7 @@ class _Call:
         self.count = 0
         self.is_sealed = False
         self.error: TidelogError | None = None
-        self.is_cause = False  # whether `error` is more than a consequence of another record's
+        self.is_cause = False  # False: `error` is only a consequence of another record's error
         # maps partitions to (first offset, last offset, latest append time in ms, record count)
         self.offsets: dict[int, tuple[int, int, int, int]] = {}
 
@@ -80,7 +80,7 @@ class _Call:
             self.waiting += 1
 
     def delivered(self, partition: int, offset: int, stamp_ms: int) -> None:
-        """Note that a record of the call is in the log."""
+        """Record the delivery of one record of the call, with its offset and append time."""
         with self.lock:
             unknown = offset, offset, stamp_ms, 0
             first, last, stamp, count = self.offsets.get(partition, unknown)

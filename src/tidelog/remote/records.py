@@ -402,9 +402,9 @@ class ClusterRecords(RecordSource):
     # -- tables by key -------------------------------------------------------------------------
 
     def ranking(self, topic: str) -> Ranking:
-        """See `RecordSource`; Kafka's brokers keep the record with a key's highest offset.
+        """See `RecordSource`; on Kafka's brokers, the record with a key's highest offset wins.
 
-        This is also the result if the user may not read the topic's settings.
+        The result is this rule, too, if the user may not read the topic's settings.
         """
         return ranking_of(self._settings(topic))
 

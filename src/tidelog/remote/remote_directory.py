@@ -1,10 +1,10 @@
 """`RemoteDirectory`: topics of a cluster; `tidelog.connect` and `tidelog.table`.
 
 `RemoteDirectory` implements `FrontDoor` with a `Cluster`, so it works with any Kafka cluster,
-through confluent-kafka. If connections need neither TLS nor SASL, and no setting may affect fetches
-(see `client.is_direct`), batches are fetched from the leaders without librdkafka. `RemoteDirectory`
-lacks operations that need a directory: access to logs and retention. Append times are unknown if
-the brokers return none.
+through confluent-kafka. If connections need neither TLS nor SASL, and no setting changes how
+records are fetched (see `client.is_direct`), batches are fetched from the leaders without
+librdkafka. `RemoteDirectory` lacks operations that need a directory: access to logs and retention.
+Append times are unknown if the brokers return none.
 
 Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """
@@ -82,7 +82,7 @@ def _ensure_count(topic: str, count: int) -> None:
 
 @reads_arguments()
 class RemoteDirectory(FrontDoor):
-    """Topics of a cluster. The class shares the methods of `FrontDoor` with `tidelog.Directory`."""
+    """Topics of a cluster. Like `tidelog.Directory`, the class has the methods of `FrontDoor`."""
 
     loads_are_atomic = False
 
@@ -532,7 +532,8 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     """Return a topic as a table as of a time: the latest record of each key (see docs/tables.md).
 
     Args:
-        source: A directory of topics (path, URL or open), or a cluster (`tidelog.connect`).
+        source: A directory of topics (its path or URL, or the result of `tidelog.open`), or a
+            cluster (the result of `tidelog.connect`).
         topic: Name of the topic, or one of its partitions.
         at: The time, in ms or as text; None for the state at the log's end.
         clock: Clock of that time: `record` or `append`.

@@ -1,10 +1,10 @@
 """Converts between Arrow columns and librdkafka's objects, column by column.
 
 Rows are read from a leader's batches, decoded by column without an object per record. If the
-brokers need TLS or SASL, or other settings may affect fetches, rows are read from librdkafka's
-records instead. In the columns that librdkafka supports, rows from librdkafka's records equal rows
-from batches. librdkafka has append times only as LogAppendTime timestamps. A read through
-librdkafka raises InvalidRequest for a column that librdkafka does not support.
+brokers need TLS or SASL, or other settings change how records are fetched, rows are read from
+librdkafka's records instead. In the columns that librdkafka supports, rows from librdkafka's
+records equal rows from batches. librdkafka has append times only as LogAppendTime timestamps. A
+read through librdkafka raises InvalidRequest for a column that librdkafka does not support.
 """
 
 import itertools

@@ -281,8 +281,8 @@ def first_appended(
 ) -> dict[TopicPartition, TimeMatch]:
     """Return each log's first record that was appended at or after a time.
 
-    Each match also gives the number of records before it that have no known append time; None if
-    this number is unknown.
+    Each match also has the number of earlier records without a known append time; None if this
+    number is unknown.
 
     Raises:
         InvalidRequest: The brokers don't know the append times.
@@ -291,8 +291,8 @@ def first_appended(
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in _first_by_stamp(cluster, rest, time_ms, "clock='append'").items():
-        # The timestamps prove that this record is the first match among LogAppendTime records. The
-        # number of records before this record that have no append time is unknown.
+        # The timestamps prove that this record is the first match among LogAppendTime records. How
+        # many earlier records have no append time is unknown.
         answers[name] = TimeMatch(None if hit is None else hit._replace(without_time=None), None)
     return answers
 
@@ -610,7 +610,7 @@ class Leaders:
         return leaders.get(name.partition) not in self._unsupported
 
     def note_unsupported(self, leader_id: int | None) -> None:
-        """Note that a leader returns no append times."""
+        """Add a leader to the leaders that return no append times."""
         assert leader_id is not None, "a leader has responded"
         self._unsupported.add(leader_id)
 

@@ -76,7 +76,8 @@ class RemoteTopic(TopicDisplay):
             secrets. Empty if the user may not read the topic's settings.
     """
 
-    # False for topics of a cluster, because a broker knows the settings of all its topics.
+    # Whether the topic's settings are unknown. False for topics of a cluster, because a broker
+    # knows the settings of all its topics.
     foreign: ClassVar[bool] = False
 
     name: str

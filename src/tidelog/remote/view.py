@@ -28,7 +28,7 @@ class Watermarks:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Commit of a group for a partition: next offset to read, and leader epoch of the last record.
+    """Commit of a group for a partition: next offset to read, leader epoch of the record before it.
 
     Commit metadata (a text) is left out, because confluent-kafka 2.16 reads beyond the end of the
     text, and writes the text with an extra NUL byte. Commits by Kafka's tools have no metadata

@@ -36,8 +36,8 @@ _Result = TypeVar("_Result")
 # of a group waits three seconds for other members, so most tests would take three seconds longer.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
-# Settings for a temporary directory. With the defaults, each of these topics would have fifty
-# partitions, whose creation takes a tenth of a second.
+# Settings for a temporary directory. With the defaults, each of the three state topics would have
+# fifty partitions, whose creation takes a tenth of a second.
 _FEW: Final = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",

@@ -4,10 +4,11 @@ To find a divergence, the ends of all leader epochs of the standby's records are
 last local batch is compared with the leader's batch at the same offset, since two leaders may have
 used the same epoch. If the epochs diverge, records are truncated only after the leader has proved
 the divergence. The proof has two parts. First, two requests to the leader return the same ends of
-epochs. Second, the leader has a valid batch at the divergence's offset, and the copy has another
-batch or no batch there. The second part compares the leader's first batch at or after the
-divergence's offset, or the leader's last batch if the leader's log ends before that offset. If all
-local records are below the leader's log start, the ends of epochs are the only proof.
+epochs. Second, the leader has a valid batch at the divergence's offset, and the copy has a
+different batch or no batch there. For the second part, the leader's first batch at or after the
+divergence's offset is compared with the local batch there. If the leader's log ends before that
+offset, the leader's last batch is compared instead. If all local records are below the leader's log
+start, the ends of epochs are the only proof.
 
 Nothing is truncated if a response is missing, damaged or contradictory, or if the leader has no
 records at the diverging offsets, for example because the leader was restored from a backup.

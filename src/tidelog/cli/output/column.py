@@ -83,7 +83,7 @@ class Column:
 
     @property
     def words(self) -> str:
-        """Name for people. It has no unit, because the cells show it: `behind` for `behind_ms`.
+        """Name for people, without the unit, which the cells show: `behind` for `behind_ms`.
 
         The places A and B keep their capitals in lowercase names: `A offset`, `position on A`.
         """

@@ -55,9 +55,9 @@ BLOCK_MAX: Final = 1 << 20
 # Value that stands for an unknown number of a key's records.
 UNKNOWN: Final = -1
 
-# Layout of a row of differences. KIND is the index of the field with the kind's index in `KINDS`.
-# A_AT and B_AT are the indexes of the first fields of A's row and of B's row. If a side does not
-# have the key, the count of records in its row is 0. DIFFERENCE_FIELDS is the number of fields.
+# Layout of a row of differences. The field KIND holds the kind, as an index in `KINDS`. A's row
+# begins at the field A_AT, and B's row at the field B_AT. If a side does not have the key, the
+# count of records in that side's row is 0. DIFFERENCE_FIELDS is the number of fields.
 KIND: Final = 0
 
 A_AT: Final = 1

@@ -395,8 +395,8 @@ def plan_failover(
     """Find the offsets on B from which a group can continue without missing records.
 
     Args:
-        a: Cluster that the group moves from. It can be None if the request has `at_ms`, topics, and
-            a latency; without a search by time, the latency is not needed.
+        a: Cluster that the group moves from. It can be None if the request has `at_ms` and topics.
+            If A is None and a start is searched by time, the request must also have a latency.
         b: Cluster that the group moves to.
         request: The request.
         clock: Clock of this machine.
@@ -623,9 +623,9 @@ def _sources(
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
     """Return the reason for a start on B.
 
-    This is the reason of the reference with the earliest append time. Exceptions: if the time of a
-    reference is unknown or in the future, the returned reason states this instead. If no partition
-    on A ever had a record, the returned reason states that.
+    The result is the reason of the reference with the earliest append time. Exceptions: if the time
+    of a reference is unknown or in the future, the returned reason states this instead. If no
+    partition on A ever had a record, the returned reason states that.
     """
     timed: list[tuple[int, str]] = []
     unknown: list[str] = []

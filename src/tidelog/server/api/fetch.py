@@ -278,7 +278,7 @@ def _answer_rows(
 
     Return None, so that the request is handled without the template, in these cases:
 
-    - A partition is named twice, or no earlier request has used it.
+    - A partition is named twice, or was not used since the start of the broker.
     - A partition's result is an error, or reports that the client's log diverges from the broker's
       log.
     - The response would have to wait, or to list aborted transactions.

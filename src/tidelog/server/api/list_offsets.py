@@ -219,8 +219,8 @@ async def _appended(
     """Find the first record below offset `end` whose append time is at or after the requested time.
 
     The response has the record's offset, or -1 if there is no such record. The response also has
-    the number of records before this record (or before `end`, if no record was found) whose append
-    time is unknown.
+    the number of records with an unknown append time before the found record, or before `end` if no
+    record was found.
     """
     number = lookup.partition_index
     try:

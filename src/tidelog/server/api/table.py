@@ -52,8 +52,9 @@ class Row(NamedTuple):
     """One served API.
 
     Attributes:
-        api: The API. Its handler is the function with the API's name in snake case, in the module
-            with the same name as the module that declares the API's messages.
+        api: The API. Its handler is the function with the API's name in snake case. The handler's
+            module has the name of the module in `tidelog.protocol` that declares the API's
+            messages.
         legacy_first: Lowest version served with `tidelog.legacy.clients`; None if it is the API's
             first version.
         announced_first: Lowest version announced; None if it is the lowest version served.
@@ -409,7 +410,7 @@ def row_functions_of(key: int) -> RowFunctions | None:
 
 @cache
 def guard_of(key: int) -> "AnyGuard | None":
-    """Return the guard of an API; None if it is open to all."""
+    """Return the guard of an API; None for an API without a guard, which is open to all clients."""
     row = BY_KEY[key]
     if row.guard == OPEN:
         return None

@@ -146,8 +146,8 @@ RETRY_MS: Final = 30_000
 # quickly.
 GATHERED_BYTES_MAX: Final = 32 << 10
 
-# Maximum number of writes in a gathered batch. The number is low so that responses are sent early.
-# Their clients then continue while the broker works on other requests.
+# Maximum number of writes in a gathered batch. The number is low so that responses are sent early,
+# and clients continue while the broker works on other requests.
 GATHERED_REPLIES_MAX: Final = 8
 
 # Maximum size of a record without its key and value, in bytes: lengths, deltas and attributes.

@@ -133,12 +133,12 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
         target = spec.members[member_id].target
         if quota < 0:
             target, quota = _keep(target, topic_ids, share + gets_more, free)
-        # Most members keep all their partitions. The target of such a member stays the identical
-        # object, so no record is written for this target.
+        # Most members keep all their partitions. The target of such a member remains the same
+        # object, so no record is written for it.
         targets[member_id] = target
         if quota > 0 and gets_more and len(order) - index > more:
-            # A later member may already have `share` + 1 partitions. So this member gets only
-            # `share` partitions, and no partition of the later member has to move.
+            # A member further back in `order` may already have `share` + 1 partitions. So the
+            # member `member_id` gets only `share`, and the other member keeps all its partitions.
             quota, gets_more = quota - 1, False
         more -= gets_more
         if quota > 0:

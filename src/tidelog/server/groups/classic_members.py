@@ -26,9 +26,9 @@ from tidelog.server.runtime.reply import Reply
 if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
-# Maximum estimated size of the protocols of one member, and of all members of a group, in bytes.
-# Kafka has no limits of this kind, but can't write a group's record whose size is near these
-# limits.
+# Maximum estimated size in bytes of the protocols of one member, and of the protocols of all
+# members of a group. Kafka has no such limits, but can't write the record of a group that is nearly
+# as large.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
 GROUP_METADATA_BYTES: Final = 128 << 20
@@ -135,9 +135,9 @@ class ClassicMembers:
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # After the limit was lowered, a group can have more members than the limit. Then only
-            # the first members that join the rebalance stay, so only members that have joined are
-            # counted.
+            # If the limit was lowered, the group may have more members than the limit. Then the
+            # members that join the rebalance first stay, until the limit is reached. So only
+            # members that have joined are counted.
             return (member is not None and member.join is not None) or group.awaiting_join < limit
         return group.is_empty or member is not None or len(group.members) < limit
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
     from tidelog.server.groups.topic_regexes import Regexes
 
-# Maximum number of deleted topics to remember. Far fewer topics than 10,000 are deleted while a
+# Maximum number of deleted topics to remember. Far fewer than 10,000 topics are deleted while a
 # partition is loaded, and the names and ids of 10,000 topics take only some megabytes.
 TOPICS_MAX: Final = 10_000
 

@@ -109,7 +109,7 @@ class MemberAssignment(NamedTuple):
     def moved(
         self, epoch: int, state: MemberState, assigned: Assigned, revoking: Assigned
     ) -> "MemberAssignment":
-        """Return the next assignment. Its `previous_epoch` is the epoch of this assignment."""
+        """Return the member's next assignment; its `previous_epoch` is this assignment's epoch."""
         return MemberAssignment(
             epoch=epoch,
             previous_epoch=self.epoch,

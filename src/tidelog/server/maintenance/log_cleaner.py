@@ -538,7 +538,7 @@ class LogCleaner:
         return state
 
     def _may_have_changed(self, name: TopicPartition, log: "Log") -> bool:
-        """Whether a new inspection of the partition may have another result than the last one.
+        """Whether a new inspection of the partition may differ from the last inspection.
 
         If records in the active segment are overdue for cleaning, the segment is rolled first.
         """

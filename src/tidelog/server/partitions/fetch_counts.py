@@ -43,10 +43,10 @@ class FetchCounts:
     def note_one(
         self, metrics: "Counters", partition: "Partition", offset: int, size_bytes: int
     ) -> None:
-        """Count the bytes returned for a partition, and earlier returned records below `offset`.
+        """Count the bytes that this fetch returns, and the records of the previous fetch.
 
-        The number of records is the difference between `offset` and the offset of the partition's
-        earlier fetch. So offsets without a record are also counted.
+        The number of records is the difference between `offset`, where this fetch of the partition
+        begins, and the offset of the previous fetch. So offsets without a record are also counted.
         """
         starts = self._starts
         if not (size_bytes or partition in starts):

@@ -24,8 +24,8 @@ PROBE_BYTES: Final = 256 << 10
 PROBE_RARELY_BYTES: Final = 1 << 20
 _NOT_PROBED: Final = -1
 
-# Minimum size of a `FilePiece`, in bytes. Smaller ranges are read into memory at once. The minimum
-# size must not be less than the size up to which writers join buffers.
+# Minimum size of a `FilePiece`, in bytes. Smaller ranges are read into memory at once. Writers join
+# buffers up to a certain size; the minimum must be at least that size.
 PIECE_MIN_BYTES: Final = 16 << 10
 
 

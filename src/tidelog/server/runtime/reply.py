@@ -130,9 +130,9 @@ class Reply(Generic[T]):
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)` if the reply is done; otherwise a reply that gets this result later.
 
-        `make` may return a reply, too. Canceling the reply that `map` returned cancels the task of
-        this reply while this task runs, and afterwards the task of the reply that `make` returned.
-        The watch of this reply's task also measures the call of `make`.
+        `make` may return a reply, too. If the reply that `map` returned is canceled before `make`
+        is called, the task of this reply is canceled; later, the task of the reply that `make`
+        returned. The watch of this reply's task also measures the call of `make`.
         """
         if self.is_done:
             return make(self.value)

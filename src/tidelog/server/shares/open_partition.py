@@ -93,7 +93,7 @@ class FetchQueue:
     # -- waiting fetches ---------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
-        """Add a waiting fetch. The caller then reads for it at once, without a wake-up."""
+        """Add a waiting fetch. Its first read needs no wake-up: the caller starts it at once."""
         self._waiting[waiter] = _NEVER
 
     def leave(self, waiter: Waiter) -> None:
