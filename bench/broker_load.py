@@ -157,7 +157,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """Size in bytes and number of records of every batch of a topic."""
+    """Shape that all batches of a topic have: size in bytes, and number of records."""
 
     size: int
     records: int

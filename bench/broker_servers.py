@@ -42,8 +42,8 @@ KAFKA_SETTINGS: Final = {
     "transaction.state.log.num.partitions": "50",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
 }
-# tidelog's settings. The Kafka broker has the same values of these two settings. With these values,
-# a broker does not wait for more members before it changes a group.
+# tidelog's settings; the Kafka broker gets the same two values. With these values, a broker does
+# not wait for more members before it changes a group.
 OUR_SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",

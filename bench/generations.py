@@ -47,7 +47,11 @@ GOALS = {"zipf": "<= 0.47", "uniform": "<= 0.37"}
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a run over all updates. `peak` (space) and `segments` are in live sizes."""
+    """Figures of a run over all updates.
+
+    `peak` is the largest space in live sizes. `segments` is the largest number of segments, divided
+    by the number of segments that the live records fill.
+    """
 
     written_bytes: int
     read_bytes: int

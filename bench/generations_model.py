@@ -1,10 +1,10 @@
 """A model of a compacted log with integers as keys, which computes traffic and space.
 
-All records have size 1. Space and traffic (bytes written and read) are in live sizes (rounds). A
-cleaning follows the rules of tidelog's storage: a map has the last offsets of the keys in [from,
-to), and the records that these offsets supersede are removed in place. Neighboring segments that
-are rewritten together may be merged. There are four schedulers here: the storage's scheduler with
-exact counts of live records, the storage's scheduler with a sample of keys, brute force, and a
+All records have size 1. Space and traffic (bytes written and read) are multiples of the log's live
+size. A cleaning follows the rules of tidelog's storage: a map has the last offsets of the keys in
+[from, to), and the records that these offsets supersede are removed in place. Neighboring segments
+that are rewritten together may be merged. There are four schedulers here: the storage's scheduler
+with exact counts of live records, the storage's scheduler with a sample of keys, brute force, and a
 greedy choice with exact counts.
 
 The log begins with each key once, in random order. Updates follow, whose keys are drawn from a
@@ -41,7 +41,7 @@ class Workload:
         kind: `zipf` (exponent 1.0) or `uniform`.
         keys: Number of keys, which is the live size in records.
         segments: Number of segments that the live size fills.
-        rounds: Number of live sizes that are appended after the keys themselves.
+        rounds: Size of the updates that follow, as a multiple of the live size.
         factor: Limit of the log's space, in live sizes.
         seed: Seed of the draws.
     """

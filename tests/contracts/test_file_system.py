@@ -175,7 +175,7 @@ class TestTruncate:
 
 
 class TestResidentMap:
-    """Maps that give only bytes that are already in memory, where file systems support them.
+    """Maps of only those bytes that are already in memory; some file systems don't support them.
 
     The damage file system does not support such maps, so that each read is a call of the file
     system. A test can let any of these calls fail.

@@ -27,7 +27,7 @@ _BY_THREADS = {"asked-broker", "follow"}
 # Temporary file of a tier's record. The record contains the store's URL, which is a local path
 # here.
 _WITH_PATH = "tidelog-tier.json.tmp"
-# Of this many recoveries after power losses, the corpus keeps the calls of only one.
+# The corpus keeps the calls of one in this many recoveries after power losses.
 _FULL = 20
 
 

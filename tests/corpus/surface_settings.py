@@ -77,7 +77,7 @@ def _tries(directory: tidelog.Directory, name: str) -> dict[str, str]:
 
 
 def _by_outcome(tries: dict[str, str]) -> list[str]:
-    """Return each outcome with its values; the most frequent outcome has only their number."""
+    """Return each outcome with its values; for the most frequent outcome, only their number."""
     values = defaultdict[str, list[str]](list)
     for value, outcome in tries.items():
         values[outcome].append(f"    {value!r}")

@@ -74,7 +74,7 @@ def play_page(part: str, page: str, folder: "Folder") -> Iterator[Entry]:
 
 
 class Folder:
-    """A folder that contains exactly a copy of one directory when a scene begins.
+    """A folder that contains only a fresh copy of a directory whenever a scene begins.
 
     A file is copied again only if a scene has changed the file's size or times.
     """

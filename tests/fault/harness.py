@@ -38,9 +38,9 @@ class Story(Generic[Promise]):
         return bisect_right(self._moments, moment) - 1
 
     def around(self, moment: int) -> tuple[Promise, Promise]:
-        """Return the promises before and after the step that the call number `moment` belongs to.
+        """Return the promises before and after the step that makes the call number `moment`.
 
-        Calls are numbered from 0. The first call of a step already belongs to this step.
+        Calls are numbered from 0.
         """
         step = self.step_at(moment)
         return self._promises[step], self._promises[min(step + 1, len(self._promises) - 1)]

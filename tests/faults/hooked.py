@@ -38,8 +38,9 @@ class HookedDisk(OsFileSystem):
     """The machine's file system; a hook is called before each call, except on read-only files.
 
     Attributes:
-        hook: Called before the call, in the same thread, with the call's name and path. If it
-            raises an error, the call raises it too, without any effect.
+        hook: Function that is called before each call of the file system, in the same thread, with
+            the call's name and path. If the function raises an error, the call has no effect and
+            raises the same error.
     """
 
     def __init__(self, hook: Hook = lambda _call, _path: None) -> None:

@@ -180,7 +180,7 @@ def _kept(known: _Known) -> Iterator[Anomaly]:
 
 
 def _sends(known: _Known) -> Iterator[Anomaly]:
-    """Yield values of a producer whose offsets don't increase, in responses or in reads."""
+    """Yield a producer's values whose offsets, in responses or in reads, don't increase."""
     found = {read.value: read.offset for read in known.reads}
     last: dict[tuple[str, Partition], int] = {}
     for each in known.history.transactions:

@@ -41,7 +41,7 @@ LEAVES: Final = -1
 
 @dataclass
 class Member(Client):
-    """One of the members that share the topic's partitions.
+    """One of the members among which the topic's partitions are divided.
 
     Attributes:
         member_id: The member's id in the group.

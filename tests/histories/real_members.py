@@ -120,7 +120,7 @@ class RealMember(RealWriter):
             message = consumer.poll(0) if left else None
 
     def _take(self, message: Message) -> None:
-        """Add a record, or note that the position is lost; the client handles all other errors."""
+        """Add a record, or mark the position as lost; the client handles all other errors."""
         error = message.error()
         if error is not None:
             self._is_lost |= error.code() == KafkaError._AUTO_OFFSET_RESET

@@ -3,12 +3,12 @@
 A history has these topics and clients, and the history's seed decides the clients' steps:
 
 - a topic of two partitions, and a topic for copies;
-- three writers of both transaction protocols, one of them with a short timeout; sometimes a rival
-  fences a writer;
+- three writers, which use either of the two transaction protocols, one of them with a short
+  timeout; sometimes a rival fences a writer;
 - three readers, two of committed records and one of all records;
-- two copiers, which share the topic as members of a group (two classic members, two members of the
-  consumer protocol, or one of each); in one transaction, a copier writes copies and commits the
-  group's offsets for the values that it has read.
+- two copiers, which read the topic as members of one group (two classic members, two members of the
+  consumer protocol, or one of each); in one transaction, a copier writes copies of the values that
+  it has read, and commits the group's offsets.
 
 Many histories share a broker, so that one kill tests a different moment in each history.
 """

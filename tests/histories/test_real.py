@@ -14,7 +14,7 @@ from tests.worlds.brokers.victims import Nursery
 # Number of histories that share a broker and its kills: as many as there are `PAIRS`.
 TOGETHER = 5
 PLAIN_RUN, SWEEP = 15, 2_000
-# Number of the sweep's last seeds, whose groups have members of both protocols.
+# In the histories of this many last seeds of the sweep, groups have members of both protocols.
 BOTH = 400
 FAULTY = Path(__file__).with_name("faulty")
 

@@ -197,7 +197,7 @@ def described(client: RawClient, kind: int, name: str) -> dict[str, DescribedCon
 
 
 def defaults(found: DescribedConfig) -> list[tuple[str, str | None]]:
-    """Return name and value of each synonym of a setting that has the default as its source."""
+    """Return name and value of those synonyms of a setting whose source is the default."""
     return [
         (layer.name, layer.value)
         for layer in found.synonyms

@@ -43,7 +43,7 @@ def id_of(bootstrap: str) -> UUID:
 
 
 def commit(bootstrap: str, version: int, number: int) -> None:
-    """Commit the number of a partition as its offset."""
+    """Commit an offset for partition `number`; the offset is the partition's number, too."""
     place = OffsetCommitRequestPartition(partition_index=number, committed_offset=number)
     named = OffsetCommitRequestTopic(name=TOPIC, topic_id=id_of(bootstrap), partitions=[place])
     request = OffsetCommitRequest(group_id=GROUP, topics=[named])

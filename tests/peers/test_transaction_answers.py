@@ -290,7 +290,7 @@ class Begun:
         topic: The topic.
         writer: The producer of the transaction.
         said: The broker's responses so far.
-        took_s: Maximum age of the transaction, in seconds, when the last of these responses came.
+        took_s: Upper bound, in seconds, of the transaction's age at the last of these responses.
     """
 
     topic: str

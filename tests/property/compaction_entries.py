@@ -16,7 +16,7 @@ class Entry:
     producer: int | None = None
     version: int = 0
     taken_ms: int | None = None
-    # Whether the entry is an expired tombstone that was removed, or a record that it covers.
+    # Whether the entry is a removed expired tombstone, or a record that such a tombstone covered.
     is_over: bool = False
 
     @property

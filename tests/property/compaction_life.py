@@ -199,7 +199,7 @@ class Life:
         self._look_around()
 
     def _look_around(self) -> None:
-        """Note that a crash has occurred: append times may be unknown from now on."""
+        """Record that a crash has occurred, after which append times may be unknown."""
         self.has_crashed = True
         self.directory.accept_clock()
 

@@ -166,7 +166,7 @@ def _clean_by_plan(model: Model, random: Random) -> None:
 
 
 def _full_at(map_from: int, map_to: int, random: Random) -> int:
-    """Return the end of the mapped offsets: `map_to`, or an earlier end as if the map is full."""
+    """Return the end of the mapped offsets: `map_to`, or an earlier end as of a full map."""
     return random.choice([map_to, random.randint(map_from, map_to)])
 
 

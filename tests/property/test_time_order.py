@@ -191,6 +191,6 @@ def test_the_last_records_of_a_log_in_order_are_read_from_its_end() -> None:
     assert [one.offset for one in order.last(3)] == [99_999] * 3
     windows = [(one.start_offset or 0, one.end_offset or 0) for one in read if one.times is None]
     assert sum(end - start for start, end in windows) <= 3 * 64
-    # The search below these windows reads only records whose time is 99,999 or later, so it reads
-    # none of the older records.
+    # All other reads search for records whose time is 99,999 or later, so they return none of the
+    # older records.
     assert all(one.start_ms == 99_999 for one in read if one.times is not None)

@@ -1,4 +1,4 @@
-"""A broker in this process: clients find it, no other uses its directory, and it can be closed."""
+"""A broker in this process: clients find it, its directory is locked, and it can be closed."""
 
 import socket
 from pathlib import Path

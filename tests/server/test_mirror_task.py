@@ -76,7 +76,7 @@ def test_a_task_reports_the_records_that_it_sent(broker: Broker) -> None:
 
 
 def test_topics_that_a_refused_mirror_created_are_deleted(tmp_path: Path) -> None:
-    """A mirror creates topics to learn a broker's defaults. If it then refuses, it deletes them."""
+    """A mirror creates topics to learn a broker's defaults, and deletes them if it then refuses."""
     source = make(f"{tmp_path}/a", "old", retention_ms=WEEK_MS)
     make(source, "young", retention_ms=WEEK_MS)
     env, settings = os_env(), {**SETTINGS, "log.retention.ms": "60000"}

@@ -196,9 +196,10 @@ def test_commands_tell_how_many_records_have_no_append_time(
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_append_times_of_old_compressed_messages_are_known(tmp_path: Path, magic: int) -> None:
-    """The frame of a wrapper has only its last offset; all its records have the same append time.
+    """The frame of a wrapper contains only the last record's offset.
 
-    The wrapper begins a segment, so a response begins with it.
+    All records of the wrapper have the same append time. The wrapper begins a segment, so a
+    response begins with it.
     """
     records = [NewRecord(key=b"k", value=b"v", timestamp=5)] * 4
     with tidelog.open(tmp_path, writable=True) as directory:

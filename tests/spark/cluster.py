@@ -66,7 +66,7 @@ class Processes:
     def environment(self) -> dict[str, str]:
         """Return environment variables for Spark's processes.
 
-        They are this process's variables without those that begin with SPARK, and new ones.
+        They are this process's variables without those that begin with SPARK, plus new variables.
         """
         found = {name: value for name, value in os.environ.items() if name[:5] != "SPARK"}
         found |= {
@@ -103,7 +103,7 @@ class Processes:
     def wait(self, log: Path, is_up: Callable[[], bool]) -> None:
         """Wait until a started process is ready.
 
-        If it fails, raise RuntimeError with its log's end.
+        If a process ends before that, raise RuntimeError with the last part of the log.
         """
         for _ in range(START_TIMEOUT_S * 10):
             if is_up():

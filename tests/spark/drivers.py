@@ -90,7 +90,7 @@ class Driver:
         self._stderr.close()
 
     def finish(self) -> tuple[int, str]:
-        """Wait for the driver's end; return its exit status and the end of its stderr."""
+        """Wait until the driver has ended; return its exit status and its last stderr output."""
         self.process.wait(timeout=LIMIT_S)
         self._stderr.seek(0)
         return self.process.returncode, self._stderr.read().decode(errors="replace")[-8000:]

@@ -57,7 +57,7 @@ def test_a_move_to_a_tier_copies_every_file() -> None:
 
 
 def test_a_truncation_cuts_every_file_that_a_finished_segment_can_have() -> None:
-    """It drops the zone map and the snapshots by functions of the modules that write them."""
+    """A truncation removes the zone map and the snapshots by functions of other modules."""
     assert suffixes_of("log/truncation.py") == {*log_files.SUMMED_SUFFIXES}
 
 

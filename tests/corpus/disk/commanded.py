@@ -26,7 +26,7 @@ _SMALL: Final = {"internal.segment.bytes": "600", "index.interval.bytes": "100"}
 
 
 def _command(notes: Notes, *arguments: str, hidden: str | None = None) -> None:
-    """Run a command in the current directory and note its output."""
+    """Run a command in the current directory and record its output."""
     ran = run(*arguments)
     for line in [command_line(list(arguments)), *ran.lines()]:
         notes.append(line if hidden is None else line.replace(hidden, "LEADER"))

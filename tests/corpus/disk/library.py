@@ -23,7 +23,7 @@ class Notes(list[str]):
 
     @contextmanager
     def refusal(self) -> Iterator[None]:
-        """Note the error of a block that must fail; if nothing fails, note `not refused`."""
+        """Record the error of a block that must fail; `not refused` if the block does not fail."""
         try:
             yield
         except tidelog.TidelogError as error:

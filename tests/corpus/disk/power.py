@@ -22,7 +22,7 @@ STEP: Final = 3
 
 
 def disk() -> DamageFileSystem:
-    """Return a disk after a workload; its journal has the calls after an earlier clean close."""
+    """Run a workload; return its disk, whose journal begins after the first clean close."""
     env = seeded_env(11)
     clock = env.clock
     with tidelog.open(ROOT, writable=True, env=env) as directory:

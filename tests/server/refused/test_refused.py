@@ -88,8 +88,8 @@ def marks_of(client: str, at: str) -> list[pytest.MarkDecorator]:
 def bad_log_ins() -> Iterator[ParameterSet]:
     """Yield each kind of invalid credentials with each client and broker.
 
-    One case is left out, aiokafka with a bad token at Kafka: aiokafka ignores Kafka's error, and
-    starts without one.
+    One case is left out, aiokafka with a bad token at Kafka: aiokafka ignores Kafka's error and
+    starts as if the token were valid.
     """
     for name, client, at in product(KEYS, (*PYTHON, "java"), ("ours", "kafka")):
         if not (at == "kafka" and client == "aiokafka" and name.startswith(BEARER)):

@@ -43,7 +43,7 @@ NAMES: Final = {
 
 
 class Question(NamedTuple):
-    """Whether a user may do an operation on a resource; without `name`, on any such resource."""
+    """Whether a user may do an operation on a resource, or (`name` is None) on any of this type."""
 
     user: str
     host: str

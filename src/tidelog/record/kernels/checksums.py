@@ -3,7 +3,7 @@
 The CPU's CRC-32C instruction has a latency of three cycles, but one instruction can start in each
 cycle. So three consecutive runs of bytes are processed in parallel, each with its own CRC register.
 To combine two registers, zeros are appended to the earlier run. This changes its register linearly,
-so four table look-ups, one for each byte of the register, give the new register. If the CPU lacks
+so four table lookups, one for each byte of the register, give the new register. If the CPU lacks
 the instruction (`HAS_INSTRUCTION` is False), a slow loop computes the same checksums. Callers with
 much data then use a library instead.
 
