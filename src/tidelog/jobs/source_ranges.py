@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 Times: TypeAlias = tuple[int | None, int | None]
 
-# Maximum number of spans in a partition. The number is small, because each span takes at least one
-# Spark job.
+# Maximum number of ranges of offsets (spans) that are read from a partition. The number is small,
+# because each span takes at least one Spark job.
 SPANS_MAX: Final = 16
 
 # Maximum number of bytes of log that may be read for one count. If a count needs more bytes, the

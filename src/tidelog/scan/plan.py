@@ -53,9 +53,9 @@ class ScanPlan:
 
     Attributes:
         splits: In order of topic, partition and offset.
-        lost: Requested offsets that are not in the log. If the range is given by times, not every
-            lost offset inside the range is known: only those that the search for the start position
-            passed.
+        lost: Requested offsets that are not in the log. If the range is given by times, lost
+            offsets inside the range are included only if the search for the start position passed
+            them; the read reports the others.
         bounds: For each partition, the requested offsets [start, end) that are in the log.
         log_bytes: Size of all log files of the planned partitions.
         sidecar_bytes: Bytes of zone maps read for the plan.

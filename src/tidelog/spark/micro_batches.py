@@ -102,7 +102,7 @@ def report(
         - `latest`: log ends by topic and partition.
         - `behind`: numbers of unread offsets by topic and partition.
         - `secondsBehind`: ages by clock.
-        - `metrics`: unread offsets over all partitions.
+        - `metrics`: smallest, largest, average and total number of the partitions' unread offsets.
         - `lost`: the first 20 lost ranges as text; missing if there are none.
         - `lostRanges`: number of lost ranges; missing if there are none.
     """

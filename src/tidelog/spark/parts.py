@@ -66,8 +66,8 @@ class _Nobody:
 NOBODY: Final = _Nobody()
 PartRow = Mapping[str, object]
 
-# Maximum number of parts in a round. The number is limited because each task's code contains the
-# texts of all parts of the round.
+# Maximum number of parts that one Spark job (a round) processes. The number is limited because each
+# task's code contains the texts of all parts of the round.
 PARTS_AT_ONCE: Final = 10_000
 
 _LOOK_SECONDS: Final = 0.25

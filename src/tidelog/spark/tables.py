@@ -63,12 +63,15 @@ class Chooser(Protocol):
 
 
 def directory_records(options: SourceOptions) -> DirectoryRecords:
-    """Return the source of a directory. It reads with one thread, because tasks run in parallel."""
+    """Return a directory as a source of records.
+
+    The source reads with one thread, because tasks run in parallel.
+    """
     return DirectoryRecords(options.path, env_for(options.path, None, options.store), 1)
 
 
 def cluster_records(cluster: "Cluster", options: SourceOptions) -> RecordSource:
-    """Return the source of a cluster."""
+    """Return a cluster as a source of records."""
     from tidelog.env import os_env
     from tidelog.remote.records import ClusterRecords
     from tidelog.spark.broker_settings import read_settings
@@ -94,7 +97,7 @@ def _records(options: SourceOptions) -> Iterator[RecordSource]:
 def table_of(
     source: RecordSource, name: TopicPartition, options: SourceOptions, columns: Sequence[str]
 ) -> Table:
-    """Return the table of one partition that the options request."""
+    """Return the table that the options request, limited to one partition."""
     request = options.table
     assert request is not None
     return Table(
@@ -395,7 +398,10 @@ def _row_type(columns: Sequence[str], serdes: dict[str, str]) -> "StructType":
 
 @contextmanager
 def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator[RecordSource]:
-    """Open the source of a place. It reads with one thread, because tasks run in parallel."""
+    """Open a place as a source of records.
+
+    A directory is read with one thread, because tasks run in parallel.
+    """
     if not place.is_broker:
         env = env_for(place.address, None, place.store)
         yield DirectoryRecords(place.address, env, 1, split_bytes)

@@ -56,7 +56,7 @@ class WhyEmpty(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmptyRange:
-    """A partition from which nothing is read, with the reason.
+    """A range of a partition from which nothing is read, with the reason.
 
     Attributes:
         name: The partition.
@@ -113,7 +113,7 @@ def explain(
     *,
     write: Callable[[int], str] = in_ms,
 ) -> EmptyRange:
-    """Return the reason why nothing is read from a partition.
+    """Return the reason why nothing is read from a requested range of a partition.
 
     Args:
         name: The partition.

@@ -35,9 +35,9 @@ def test_uniform_updates_write_a_fraction_of_brute_force() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_yields_of_earlier_cleanings_make_the_estimate_no_better(kind: str) -> None:
-    """Yields instead of samples save no writes; yields in addition to samples save at most 2 %.
+    """Estimates from yields instead of samples save no writes, and from both save at most 2 %.
 
-    With yields alone, the model even gets the exact live size of the whole log.
+    With yields alone, the model is even given the exact live size of the whole log.
     """
     work = Workload(kind=kind, keys=8192, segments=32, rounds=8)
     sampled = ModelLog(work).run(Sampling(SHIFT)).written

@@ -79,7 +79,8 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 class Side(IntEnum):
     """Cluster of a record, and whether the record is before or after the position or start.
 
-    A record at the group's position on A, or at its start on B, has the side A_AFTER or B_AFTER.
+    The record at the group's position on A has the side A_AFTER, and the record at the start on B
+    has the side B_AFTER.
     """
 
     A_AFTER = 0

@@ -176,7 +176,7 @@ class MirrorPlan:
         start: Where a new mirror starts, `earliest` or `latest`.
         isolation: READ_COMMITTED copies up to the last stable offset, without records of aborted
             transactions.
-        pattern_pairs: Topics found by patterns, in the order in which they were found.
+        pattern_pairs: Pairs of the topics found by patterns, in the order in which they were found.
         markers: Options of the sink that determine where a repeated batch finds its markers.
     """
 
@@ -199,7 +199,7 @@ class MirrorPlan:
 
     @property
     def pairs(self) -> list[Pair]:
-        """All topics, in the order of their numbers in an offset map."""
+        """All pairs of topics, in the order of their numbers in an offset map."""
         return [*self.named, *self.pattern_pairs]
 
     @property

@@ -108,7 +108,7 @@ class World:
         return await self.coordinator.init_producer_id(asked)
 
     async def begun(self, transactional_id: str = ID) -> ProducerAnswer:
-        """Initialize a producer; if its id has an open transaction, wait for its end first."""
+        """Initialize a producer; if the id has an open transaction, first wait until it ends."""
         while (said := await self.init(transactional_id=transactional_id)).code is (
             ErrorCode.CONCURRENT_TRANSACTIONS
         ):
