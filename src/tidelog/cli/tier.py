@@ -153,7 +153,7 @@ class TierOptions:
     restore: bool = option(
         "--restore",
         is_flag=True,
-        help="Rebuild a partition's damaged or missing local tier record from the store.",
+        help="Rebuild a partition's damaged or missing tidelog-tier.json from the store.",
     )
     take_over: bool = option(
         "--take-over",

@@ -170,7 +170,7 @@ class Replay:
         return loaded
 
     def pending(self) -> list[LoadedPending]:
-        """Return the offsets of transactions that are open at the end of the log, in log order."""
+        """Return the offsets committed in transactions that are still open, in log order."""
         rows = [
             (offset, producer_id, key, value)
             for producer_id, records in self._pending.items()

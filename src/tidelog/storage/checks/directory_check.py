@@ -408,12 +408,12 @@ class DirectoryCheck:
                 commit = commits.read_commit(self.fs, path)
             except (CorruptFile, UnsupportedVersion) as error:
                 yield Finding(
-                    path, error.reason, "restore it; opening for writing fails while it is damaged"
+                    path, error.reason, "restore it; until then, opening for writing fails"
                 )
                 continue
             count = len(commit.moves) + len(commit.removes)
             damage = f"an unfinished commit of {plural(count, 'file')}"
-            yield warning(path, damage, "opening for writing finishes it")
+            yield warning(path, damage, "the next open for writing finishes it")
 
     def _check_missing(self) -> Iterator[Finding]:
         for info in self._topics.values():
@@ -425,7 +425,7 @@ class DirectoryCheck:
                     path,
                     "the directory of this partition is missing",
                     f"restore it from a backup{restore_advice(info.config, path)};"
-                    " opening for writing creates an empty one",
+                    " the next open for writing creates an empty one",
                 )
 
     def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:
@@ -434,7 +434,8 @@ class DirectoryCheck:
         if is_dir and partition is None:
             yield note(path, "its name is not TOPIC-PARTITION", "it is ignored")
         elif partition in self._left:
-            yield note(path, "left over from a deleted topic", "opening for writing removes it")
+            remedy = "the next open for writing removes it"
+            yield note(path, "left over from a deleted topic", remedy)
         elif name.endswith(files.TMP_SUFFIX):
             yield note(path, "a file was being replaced when its writer stopped", "remove it")
         elif (
@@ -449,7 +450,7 @@ def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
     """Return the finding that the partition can't be opened for writing."""
     return Finding(
         damage.path,
-        f"opening for writing does not cut this off, so appends are refused: {damage.reason}",
+        f"the next open for writing does not cut this off, so appends are refused: {damage.reason}",
         f"restore the file from a replica or a backup; without one, {parting}",
         position=damage.position,
         offset=damage.offset,

@@ -507,9 +507,9 @@ class LogCheck:
             f" next segment; truncating the log to offset {expected} would lose all records from"
             " that offset on"
             if is_bounded
-            else f"{_RESTORE}; opening for writing does not cut it off"
+            else f"{_RESTORE}; the next open for writing does not cut it off"
             if self.partition.is_refused
-            else f"{_RESTORE}; without one, opening for writing truncates the file to"
+            else f"{_RESTORE}; without one, the next open for writing truncates the file to"
             f" {position} bytes"
         )
         last = facts.size_bytes - 1
@@ -524,7 +524,7 @@ class LogCheck:
             position,
             self.facts.next_offset,
             f"{what}; the last {rest} bytes of the log contain no complete batch",
-            "left by a crash, or still being written; opening for writing cuts them off",
+            "left by a crash, or still being written; the next open for writing cuts them off",
             severity=Severity.WARNING,
         )
 

@@ -236,7 +236,7 @@ def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Findin
             yield note(path, "a directory that is not part of the log", "it is ignored")
         elif entry.name == UNSYNCED_FILE:
             damage = "the disk has failed: data that was not synced may be missing on it"
-            yield note(path, damage, "opening for writing writes that data again")
+            yield note(path, damage, "the next open for writing writes that data again")
         elif entry.name not in _KNOWN:
             yield from _check_name(path, entry.name, bases)
 
@@ -244,7 +244,7 @@ def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Findin
 def _check_name(path: str, name: str, bases: Set[int]) -> Iterator[Finding]:
     for suffix, meaning in _LEFT_OVER.items():
         if name.endswith(suffix):
-            yield note(path, meaning, "opening for writing completes or removes it")
+            yield note(path, meaning, "the next open for writing completes or removes it")
             return
     if name.endswith(ASIDE_SUFFIX):
         yield note(
@@ -264,8 +264,8 @@ def _orphan(path: str, suffix: str) -> Finding:
     damage = f"it has no {log_files.LOG_SUFFIX} file of the same name"
     if suffix == log_files.APPEND_TIME_SUFFIX:
         remedy = (
-            "restore the log file; if it was deleted on purpose, opening for writing removes this"
-            " file"
+            "restore the log file; if it was deleted on purpose, the next open for writing removes"
+            " this file"
         )
         return warning(path, damage, remedy)
     return derived(path, damage, severity=Severity.WARNING, remedy=_REMOVAL)

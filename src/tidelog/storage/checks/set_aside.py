@@ -70,7 +70,7 @@ class Parting:
         base_offset: Base offset of the file's segment.
         start: Position of the damage.
         end: Position after the damage: the position of the first sound batch, or the end of the
-            file.
+            file. It equals `start` if the file ends before its last records, so that no bytes move.
         next_offset: First offset that may be lost: the offset after the last batch before the
             damage.
         resumes_at: Offset at which the log continues, in a new segment.
@@ -101,6 +101,8 @@ class Parting:
                 "; too many positions look like batches, so the moved bytes may contain sound"
                 " batches"
             )
+        if self.start == self.end:
+            return f"{REPAIR_COMMAND} keeps the sound batches before the damage: {consequence}"
         return (
             f"{REPAIR_COMMAND} keeps the sound batches before and after the damage, and moves bytes"
             f" {self.start} to {self.end - 1} to {self.aside_path}: {consequence}"

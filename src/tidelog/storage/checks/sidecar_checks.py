@@ -213,7 +213,7 @@ def _check_tail(path: str, index: Index, facts: LogFacts, rules: IndexRules) -> 
         yield derived(path, damage, severity=severity, position=at)
     elif facts.is_last and not rules.was_clean:
         damage = f"{index.tail_bytes} zero bytes after its entries, preallocated by Kafka"
-        yield note(path, damage, "opening for writing cuts them off")
+        yield note(path, damage, "the next open for writing cuts them off")
     else:
         damage = (
             f"{index.tail_bytes} zero bytes after its entries, left by a crash; Kafka would read"
@@ -263,7 +263,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
     at = HEADER_SIZE + slot * ROW_SIZE
     if row.offset > facts.next_offset and facts.is_whole:
         damage = f"row {slot} has offset {row.offset}, but the log ends at {facts.next_offset}"
-        remedy = "no record has that time; opening for writing removes the row"
+        remedy = "no record has that time; the next open for writing removes the row"
         yield Finding(path, damage, remedy, Severity.WARNING, at)
         return
     if row.append_ms < 0:

@@ -653,7 +653,7 @@ class LogDir(Closing):
         or if the deletion of a topic is unfinished.
 
         Raises:
-            StorageFailure: A disk failed; the next opening for writing recovers the partitions.
+            StorageFailure: A disk failed; the next open for writing recovers the partitions.
         """
         if self._is_closed:
             return

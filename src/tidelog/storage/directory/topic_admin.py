@@ -15,7 +15,7 @@ this durable write can leave `partition.metadata` missing or torn. A missing or 
 All topics of one call are deleted by one write of the registry's file, which then lists them as
 deleted. While the file lists a topic as deleted, directories with the topic's name are ignored; the
 entry stays until these directories are durably renamed. So after a crash each topic is either whole
-or deleted, even if some renames were lost. The next opening for writing removes directories of
+or deleted, even if some renames were lost. The next open for writing removes directories of
 deleted topics that still have their old names. The content of a renamed directory is removed after
 the renaming.
 
@@ -464,7 +464,7 @@ class TopicAdmin:
         Returns the new paths of the directories.
 
         If the disk fails, this method reports the failure and raises no error. The next creation of
-        a topic with one of these names, or the next opening for writing, tries to rename the
+        a topic with one of these names, or the next open for writing, tries to rename the
         remaining directories.
         """
         renamed: list[str] = []
