@@ -82,7 +82,10 @@ def print_by_key(
 
 
 def _largest_text(counts: "KeyCounts", order: KeyOrder) -> str:
-    """Return how many keys have half of the bytes or records, or how much the shown keys have."""
+    """Return how many of the largest keys together have half of the bytes or records.
+
+    If the listed keys have less than half, the text states their share.
+    """
     keyed = [one for one in counts.counts if one.key is not None]
     amounts = [one.size_bytes if order is KeyOrder.BYTES else one.records for one in keyed]
     whole = counts.size_bytes if order is KeyOrder.BYTES else counts.records

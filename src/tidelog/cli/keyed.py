@@ -352,8 +352,8 @@ def _read_cuts(surroundings: Surroundings, options: DiffOptions) -> tuple[int, i
         start_ms, end_ms = times.read_bounds(surroundings, start, end, options.zone, during=during)
         if start_ms is None:
             raise UsageProblem(f"--during {during}: give a start, at which the earlier table ends")
-        # A table as of T includes the records at T. So the earlier table is as of 1 ms before the
-        # range's start, and the later table is as of 1 ms before the range's exclusive end.
+        # A table as of T includes the records at T, but the range's start belongs to the changes,
+        # and its end is exclusive. So both tables are as of 1 ms earlier.
         return start_ms - 1, None if end_ms is None else end_ms - 1
     if start is None:
         raise UsageProblem("give the earlier time with --from, or both times with --during")

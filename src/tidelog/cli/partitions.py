@@ -464,8 +464,8 @@ def _ensure_known(
     Args:
         options: The time and its clock.
         name: The partition.
-        unknown: Number of records before the target whose time on the clock is unknown; None if
-            LogAppendTime timestamps prove that all records before the target were appended before
+        unknown: Number of records below the target that have no known time on the clock; None if
+            LogAppendTime timestamps prove that all records below the target were appended before
             the time.
         target: First offset to keep.
     """

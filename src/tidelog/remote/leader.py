@@ -238,7 +238,7 @@ class FetchLimits:
 
 
 class Leader:
-    """The cluster that a standby follows. Not thread-safe.
+    """Client of the cluster that a standby follows. Not thread-safe.
 
     Attributes:
         refused: Error code by topic, for the topics for which the last `refresh` got an error.

@@ -167,8 +167,8 @@ class ExpectedRecords(NamedTuple):
             records.
         newest_epoch: Leader epoch of the record before the requested offset, -1 if unknown.
         leader_epoch: Epoch of the partition's leader, -1 if unknown.
-        trusts_jump: True if the fetch was large enough for a batch after the last batch. A gap of
-            offsets before the last batch is then accepted, because the leader has no later batch.
+        trusts_jump: True if the response had room for one more batch. Then its last batch is the
+            last batch of the leader, too, and a gap of offsets before this batch is accepted.
     """
 
     name: TopicPartition

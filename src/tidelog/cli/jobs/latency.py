@@ -324,7 +324,7 @@ def _lost(name: str, topic: "TopicTimes") -> list[Section]:
 
 
 def _percentiles(hours: LatencyByHour, steps: Steps) -> list[Series]:
-    """Return a series for each percentile: its value in each step, from all latencies there."""
+    """Return a series for each percentile: its value in each step, from all latencies in it."""
     by_step: dict[int, LatencyHistogram] = {}
     for ms, histogram in hours.items():
         by_step.setdefault(steps.start(ms), LatencyHistogram()).merge(histogram)

@@ -222,8 +222,8 @@ def compact(
         **options: Options, see `CompactOptions`.
 
     Raises:
-        DirectoryLocked: Another process has locked the directory, and doesn't support `lend`, or
-            `accept_lost_times` is set. Nothing was changed.
+        DirectoryLocked: Another process has locked the directory, and either this process doesn't
+            support `lend`, or `accept_lost_times` is set. Nothing was changed.
         UnknownTopic, InvalidRequest: A topic does not exist or is not compacted; a topic of a
             running broker has a tier; or the directory is in an object store.
         CleaningFailed, CorruptData, StorageFailure, TierConflict: Cleaning failed, in the directory

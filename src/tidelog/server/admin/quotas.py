@@ -92,7 +92,7 @@ def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None,
 WINDOWS: Final = 11
 WINDOW_MS: Final = 1000
 
-# Time without use after which a client's use is 0 again.
+# If a client uses nothing for this time, its measured use is 0 again.
 FORGOTTEN_MS: Final = WINDOWS * WINDOW_MS
 
 
@@ -151,7 +151,7 @@ class Rate:
         return self._windows[self._at]
 
     def throttle_ms(self, per_second: float, now_ms: int) -> int:
-        """Return the time in ms without use until the rate is at most `per_second`.
+        """Return the time in ms until the rate is at most `per_second`, if nothing more is used.
 
         The result is 0 if the rate is at most `per_second` now, and never more than `INT32_MAX`.
         """
@@ -284,7 +284,7 @@ class QuotaManager:
 
 
 def most_at_once(limit: Quota) -> int:
-    """Return the largest use that causes no throttle time for a client without earlier use.
+    """Return how much a client without earlier use may use at once without a throttle time.
 
     The result is at most `INT32_MAX`.
     """

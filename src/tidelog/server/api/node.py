@@ -156,7 +156,7 @@ class Node(Services):
 
     @cached_property
     def removals(self) -> Removals:
-        """Directories of deleted topics that still have to be removed."""
+        """Pending removals of the directories of deleted topics."""
         return Removals(self.work, self.log_dir)
 
     @cached_property

@@ -410,7 +410,7 @@ def row_functions_of(key: int) -> RowFunctions | None:
 
 @cache
 def guard_of(key: int) -> "AnyGuard | None":
-    """Return the guard of an API; None for an API without a guard, which is open to all clients."""
+    """Return the guard of an API: `closed` if the table names none; None for an open API."""
     row = BY_KEY[key]
     if row.guard == OPEN:
         return None

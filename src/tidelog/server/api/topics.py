@@ -420,7 +420,7 @@ def _has_both(state: DeleteTopicState) -> bool:
 def _absent_of(
     access: Access, states: list[DeleteTopicState], times: Counter[str | UUID]
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
-    """Return the missing topics that the client is not authorized to delete, and the rest.
+    """Return the missing topics that the client is not authorized to delete, and the other entries.
 
     The missing topics are refused here and not passed to the handler. If the handler looked up such
     a topic again, it could find a topic that was created after this check, and would delete this

@@ -250,7 +250,7 @@ class GroupUpdates(Generic[ModernGroupT]):
         before = update.group.targets
         for member_id, target in targets:
             old_target = before.get(member_id)
-            # Most members keep their target as the identical object, which is quick to compare.
+            # Most members keep the same object as their target, which is quick to compare.
             if target is not old_target and target != old_target:
                 update.changes.append(TargetChange(member_id, target))
         update.changes.append(TargetEpochChange(epoch, self.clock.now_ms()))

@@ -200,7 +200,7 @@ def _is_within(owned: Owned | None, member: ConsumerMember) -> bool:
 
 
 def updated_subscription(subscription: Subscription, request: HeartbeatRequest) -> Subscription:
-    """Return the subscription after a heartbeat; the identical object if nothing has changed."""
+    """Return the subscription after a heartbeat; the same object if nothing has changed."""
     if _is_unchanged(subscription, request):
         return subscription
     timeout_ms = request.rebalance_timeout_ms

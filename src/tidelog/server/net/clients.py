@@ -243,7 +243,8 @@ STALLED_MS: Final = 5000
 
 SENDING_MS: Final = 30_000
 
-# Time in ms without data after which a connection's read buffer is freed until data arrives.
+# If a connection has received no data for this time in ms, its read buffer is freed. A new buffer
+# is created when data arrives.
 REST_MS: Final = 5000
 
 # Number of connections examined between two checks of the clock.

@@ -95,8 +95,8 @@ class FairQueue:
                 self._schedule()
 
 
-# Maximum size of a request and its response together, in bytes, for which the loop polls
-# afterwards. After a larger response the client is busy before it sends its next request.
+# The loop polls after a request only if the request and its response together have at most this
+# number of bytes. After a larger response the client is busy before it sends its next request.
 SMALL_BYTES: Final = 4096
 
 # Number of requests in quick succession after which the loop begins to poll for the next request.

@@ -53,8 +53,8 @@ def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[B
 
 Piece: TypeAlias = Buffer | FilePiece
 
-# Number of unsent bytes in the transport's buffer above which the transport pauses this queue. The
-# transport still accepts all of the piece with which the buffer exceeds this number.
+# If the transport's buffer has more unsent bytes than this number, the transport pauses this queue.
+# The piece that makes the buffer exceed this number is still accepted as a whole.
 WRITE_HIGH_BYTES: Final = 1 << 20
 
 # Maximum number of bytes read from a file at a time, if sendfile is not used.

@@ -108,8 +108,8 @@ class CachedPartition:
     def update(self, result: PartitionResult) -> bool:
         """Remember a result; return whether it has to be sent in an incremental response."""
         changed = self.has_changed(result)
-        # After an error, the unknown high watermark (-1) has the effect that the partition's next
-        # result is sent.
+        # After an error the high watermark is set to unknown (-1). So the partition's next result
+        # counts as changed and is sent.
         self.high_watermark = UNKNOWN if result.error_code else result.high_watermark
         self.log_start_offset = result.log_start_offset
         return changed
@@ -121,8 +121,8 @@ class FetchSession:
 
     Attributes:
         session_id: Id of the session, above 0.
-        is_privileged: Whether a follower began the session. A consumer's session can replace such a
-            session only after it was unused for more than `eviction_ms`.
+        is_privileged: Whether a follower began the session. A consumer's session can replace a
+            follower's session only if the latter was unused for more than `eviction_ms`.
         by_id: Whether the session's requests name topics by ids.
         created_ms: Monotonic time at which the session began.
         last_used_ms: Monotonic time of the session's last use.

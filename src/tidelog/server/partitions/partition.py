@@ -165,9 +165,9 @@ class OpenTransactions:
         """Drop the guard of an ended transaction after its marker was appended.
 
         With transaction version 2, each transaction has an epoch of its own, and a marker has the
-        epoch of the next transaction. A guard with the marker's epoch stays, because it belongs to
-        a request of the next transaction, which waits until the coordinator has completed the ended
-        transaction. With older versions, a marker has the epoch of the ended transaction.
+        epoch of the next transaction. So a guard with the marker's epoch belongs to a request of
+        the next transaction: it stays, and the request waits until the coordinator has completed
+        the ended transaction. With older versions, a marker has the epoch of the ended transaction.
         """
         guard = self._guards.get(end.producer_id)
         raises = end.transaction_version >= EPOCH_BUMP_VERSION

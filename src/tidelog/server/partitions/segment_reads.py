@@ -217,7 +217,8 @@ class ByteRange:
         end: Position after the last batch.
         next_offset: Offset after the last batch; the requested offset if the range is empty.
         first_offset: First offset of the first batch. If this batch is of an old format, its first
-            offset may be unknown; then this is the smallest requested offset that it may have.
+            offset may be unknown; then the value is the smallest offset, at or after the requested
+            offset, that the batch may have.
     """
 
     segment: Segment
@@ -336,7 +337,7 @@ def _before_damage(damaged: DamagedLog, offset: int, limits: Limits) -> Limits:
 def _remembered(
     segment: Segment, offset: int, source: SegmentBytes, ends: ReadEnds
 ) -> Frame | None:
-    """Return the batch that begins with `offset` at the end of an earlier read, or None."""
+    """Return the batch with base offset `offset`, found where an earlier read ended; else None."""
     position = ends.position_of(segment, offset)
     if position is None:
         return None

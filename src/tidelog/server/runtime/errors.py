@@ -55,8 +55,8 @@ class Refusal(TidelogError):
 
     Attributes:
         error_code: Kafka's error code.
-        message: Text that tools print; None for no text. A text that is too long for a string of
-            the protocol is truncated, because it may contain names that the client chose.
+        message: Text that tools print; None for no text. It may contain names of any length that
+            the client chose, so it is truncated if it is too long for a string of the protocol.
     """
 
     code: ClassVar[int | None] = None
