@@ -387,7 +387,9 @@ class OffsetMap:
     def start_of_key(
         self, source_partition: SourcePartition, offset: int, key: bytes
     ) -> tuple[TopicPartition, TargetOffset]:
-        """Return the target partition of all records of a key, and the start in this partition.
+        """Return the target partition of a key's records, and the start in this partition.
+
+        The records of the key in other source partitions may be in other target partitions.
 
         Args:
             source_partition: The source partition with the key.

@@ -294,7 +294,7 @@ def _read_span(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRecord:
-    """A record with its create time and its append time, in ms."""
+    """A record with one of the largest latencies: its create time and append time, in ms."""
 
     partition: TopicPartition
     offset: int

@@ -220,7 +220,10 @@ class _Collector:
         self._counted.append(part)
 
     def extend(self, part: Zone, without_time: int) -> bool:
-        """Extend the current range to the next part; return False if the gap is too large."""
+        """Extend the current range to the next part.
+
+        Return False if there is no current range, or the gap before the part is too large.
+        """
         last = self._open
         if last is None or part.position - last[1].end_position > self._gap_bytes:
             return False

@@ -192,8 +192,8 @@ QUEUE_MESSAGES: Final = 200_000
 LINGER_MS: Final = 20
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 
-# Timeout in seconds of each step of a transaction. If a step takes longer, this attempt of the task
-# fails.
+# Timeout in seconds of a call of librdkafka for a step of a transaction. `_step` may repeat a call
+# that has timed out. If the step still fails, this attempt of the task fails.
 STEP_TIMEOUT_S: Final = 60.0
 
 _WAIT_S: Final = 0.1

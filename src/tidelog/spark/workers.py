@@ -91,7 +91,7 @@ def worker_errors() -> Iterator[None]:
 
 @contextmanager
 def hide_traceback() -> Iterator[None]:
-    """Omit the traceback of a TidelogError in Spark's message, which then begins with its text.
+    """Omit the traceback of a TidelogError, so that Spark's message begins with the error's text.
 
     Other errors may be bugs, so Spark's message keeps their traceback.
     """
@@ -261,7 +261,7 @@ def _sockets() -> list[int]:
     with suppress(OSError):
         paths = sorted(Path(_DESCRIPTORS).iterdir(), key=lambda path: int(path.name))
         for path in paths[:_DESCRIPTORS_MAX]:
-            # One of the paths belongs to the descriptor that listed the directory, closed by now.
+            # One of the descriptors was opened to list the directory, and is closed by now.
             with suppress(OSError):
                 if str(path.readlink()).startswith("socket:"):
                     descriptors.append(int(path.name))

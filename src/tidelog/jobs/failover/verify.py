@@ -23,9 +23,9 @@ The records are read in three steps:
 1. Unconsumed records on A, and records after the start on B.
 2. Records before the start on B. Reading begins `look_back_ms` before the time for which B was
    searched. For a start from an offset map, the earliest create time that the map has for the
-   unconsumed records is used instead of this time. If step 1 found unconsumed records that are not
-   after the start on B, reading begins at the earliest time of these records, if that is earlier.
-   If create times can't be compared, reading begins at the log start.
+   unconsumed records is used instead of this time. If step 1 found an unconsumed record that is not
+   after the start on B, reading begins at the earliest time of all unconsumed records, if that is
+   earlier. In this case, if create times can't be compared, reading begins at the log start.
 3. Consumed records on A. Reading begins at the earliest time of the records that were read on B. If
    create times can't be compared, the margin is subtracted from this time.
 
@@ -386,7 +386,7 @@ class _Comparison:
     def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
         """Return the ranges to read before the starts on B.
 
-        The ranges begin earlier if an unconsumed record was not found after the starts.
+        The ranges may begin earlier if an unconsumed record was not found after the starts.
         """
         starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
         back = {s.partition: _back_to(s, look_back_ms) for s in starts}
