@@ -129,7 +129,7 @@ def show_plan(
 
 
 def _reasons(plans: "Mapping[TopicPartition, GenerationPlan]") -> Iterator[str]:
-    """Yield one line for all partitions of a topic that have the same reason."""
+    """Yield a line for each topic and reason, with the partitions that have this reason."""
     names: dict[tuple[str, bool, str], list[TopicPartition]] = {}
     for name, plan in plans.items():
         names.setdefault((name.topic, plan.is_due, plan.reason), []).append(name)

@@ -219,7 +219,7 @@ _GROUPS_AT_ONCE: Final = 100
 
 
 class Cluster(Closing, Client):
-    """One cluster; implements `ClusterView`."""
+    """Client of one cluster; implements `ClusterView`."""
 
     # -- topics ------------------------------------------------------------------------------
 

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# A mark has the checksum of a run's last bytes in a segment: at most this number of bytes. So the
-# checksum also covers the header of the run's last batch, unless the batch is larger.
+# Maximum number of bytes that a mark's checksum covers: the last bytes of the run in the segment.
+# The checksum also covers the header of the run's last batch, unless this batch is larger.
 TAIL_BYTES: Final = 4096
 
 
