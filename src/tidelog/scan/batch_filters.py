@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tidelog.record.batch import RecordBatch
+from tidelog.record.columns.batch_table import is_frame
 from tidelog.record.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.batch_scan import scan_batches
@@ -69,8 +70,7 @@ class UnstampedBatches:
     Attributes:
         without_time: Number of records with an offset in the piece and an unknown append time. The
             number is an estimate: it may be too large if the piece begins or ends inside a batch
-            that has gaps, and too small if the piece has legacy wrappers, each of which counts as
-            one record.
+            that has gaps.
     """
 
     def __init__(self, piece: Piece, time_range: tuple[int, int]) -> None:
@@ -79,29 +79,28 @@ class UnstampedBatches:
         self.without_time = 0
 
     def mask(self, table: "Longs") -> "Mask":
-        """Return a mask of the batches that can't match the time range."""
+        """Return a mask of the batches that can't match the time range.
+
+        A legacy message whose records are not read yet may match.
+        """
+        is_read = ~is_frame(table)
         is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
         stamp = table[:, layout.MAX_TIMESTAMP]
         in_range = (stamp >= self._start_ms) & (stamp < self._end_ms)
-        self.without_time += self._count(table[~is_stamped])
-        cannot: Mask = np.logical_not(is_stamped & in_range)
+        self.without_time += self._count(table[is_read & ~is_stamped])
+        cannot: Mask = is_read & ~(is_stamped & in_range)
         return cannot
 
     def _count(self, table: "Longs") -> int:
         """Return the number of the table's data records whose offsets are in the piece.
 
-        The number is an estimate: it may be too large if the piece begins or ends inside a batch
-        that has gaps, and too small if the piece has legacy wrappers, each of which counts as one
-        record.
+        The number may be too large if the piece begins or ends inside a batch that has gaps.
         """
         table = table[table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0]
         start = np.maximum(table[:, layout.BASE_OFFSET], self._piece.start_offset)
         end = np.minimum(table[:, layout.LAST_OFFSET] + 1, self._piece.end_offset)
         span = np.maximum(end - start, 0)
-        # The frame of a legacy wrapper doesn't say how many messages are inside, so the wrapper
-        # counts as one record.
-        counts = np.maximum(table[:, layout.RECORD_COUNT], 1)
-        return int(np.minimum(span, counts).sum())
+        return int(np.minimum(span, np.maximum(table[:, layout.RECORD_COUNT], 0)).sum())
 
 
 def piece_filter(

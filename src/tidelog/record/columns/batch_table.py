@@ -64,8 +64,17 @@ def is_plain(table: "Longs") -> "npt.NDArray[np.bool_]":
     return plain
 
 
+def is_frame(table: "Longs") -> "Mask":
+    """Return a mask of the legacy messages whose records are not read yet.
+
+    Their rows have no attributes and no timestamps. A wrapper has several records.
+    """
+    frames: Mask = (table[:, layout.MAGIC] < MAGIC_2) & (table[:, layout.RECORD_COUNT] < 0)
+    return frames
+
+
 def join_bodies(
-    log: "Bytes", table: "Longs", *, check_crc: bool
+    log: "Bytes", table: "Longs", *, check_crc: bool, drop_batch: "DropBatch | None" = None
 ) -> Iterator[tuple["Bytes", "Longs"]]:
     """Yield scratch buffers of decompressed bodies, each with the table of its batches, in order.
 
@@ -74,6 +83,7 @@ def join_bodies(
         table: Batches of any magic and codec.
         check_crc: Whether to check the CRCs of legacy messages. The caller has already checked the
             CRCs of magic-2 batches.
+        drop_batch: See `Selection`; it gets the rows of legacy records, too.
 
     Raises:
         CorruptBatch: A batch does not decompress within its limit, or a message's CRC is wrong.
@@ -87,6 +97,9 @@ def join_bodies(
     for batch in table:
         try:
             for row, body in _open(view, batch, check_crc=check_crc):
+                is_legacy = row[layout.MAGIC] < MAGIC_2
+                if is_legacy and drop_batch is not None and drop_batch(row[np.newaxis])[0]:
+                    continue
                 row[layout.BODY_START], row[layout.BODY_END] = used, used + len(body)
                 used += len(body)
                 rows.append(row)
@@ -214,7 +227,8 @@ class Selection:
             these batches, `DecodeStats.without_time` is incomplete.
         include_control: Whether to include the records of control batches.
         drop_batch: Function that gets a table of batches (`kernels.layout`), and returns a mask of
-            the batches to leave out. None if there is no such function.
+            the batches to leave out. None if there is no such function. It gets a legacy message
+            as `is_frame`, and later again each of its records.
         opens_from: Batches whose last offset is below this offset are not opened; None stands for
             `offset_start`.
         between: Two limits: the smallest offset that the first batch may have; and the exclusive

@@ -80,6 +80,7 @@ class Decoder:
         self._columns = tuple(schema.names)
         self._rows_limit = rows_limit
         self._append_times = append_times
+        self._drop_batch = selection.drop_batch
         self._stats = stats
         # This array is reused for each chunk, because no Arrow array refers to its memory.
         self._headers_at = np.empty(0, np.int64)
@@ -102,7 +103,8 @@ class Decoder:
         elif is_plain(table).all():
             yield from self._decode_group(log, table, NO_LONGS, is_joined=False)
         else:
-            for data, rows in join_bodies(log, table, check_crc=check_crc):
+            bodies = join_bodies(log, table, check_crc=check_crc, drop_batch=self._drop_batch)
+            for data, rows in bodies:
                 yield from self._decode_group(data, rows, NO_LONGS, is_joined=True)
 
     def _decode_group(
@@ -193,8 +195,9 @@ def count_rows(
     """
     row_filter = filter_of(selection)
     is_joined = not is_plain(table).all()
-    parts = join_bodies(log, table, check_crc=check_crc) if is_joined else ((log, table),)
-    for data, batches in parts:
+    drop = selection.drop_batch
+    bodies = join_bodies(log, table, check_crc=check_crc, drop_batch=drop)
+    for data, batches in bodies if is_joined else ((log, table),):
         matches, without_time, status, at = count_matches(data, batches, row_filter)
         stats.rows += matches
         stats.without_time += without_time
@@ -291,7 +294,8 @@ def fold_group(
     elif is_plain(group.table).all():
         _fold(log, group.table, row_filter, NO_LONGS, into, stats)
     else:
-        for data, rows in join_bodies(log, group.table, check_crc=check_crc):
+        drop = selection.drop_batch
+        for data, rows in join_bodies(log, group.table, check_crc=check_crc, drop_batch=drop):
             _fold(data, rows, row_filter, NO_LONGS, into, stats, is_joined=True)
 
 
