@@ -130,7 +130,7 @@ def _facts(record: object) -> tuple[object, ...]:
 
 
 def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
-    """Assert that batches and epoch file have the promised epochs, below the log's own epoch."""
+    """Assert that batches and epoch file have the promised epochs, and that the log's is higher."""
     epochs = {kept.offset: kept.leader_epoch for kept in version.records}
     previous = -1
     for part in log.slices():

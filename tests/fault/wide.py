@@ -186,7 +186,7 @@ class WideWorkload(Workload):
     # ---- the sink
 
     def sink_commit(self) -> None:
-        """Let tasks of one job stage segments for some partitions; then commit most of the jobs."""
+        """Let tasks of a job stage segments for some partitions; usually commit the job."""
         assert self.directory is not None
         self._jobs += 1
         job = f"{JOB}{self._jobs}"

@@ -110,7 +110,7 @@ class History:
     _times: "count[int]" = field(default_factory=lambda: count(1))
 
     def now(self) -> int:
-        """Return the next time; thread-safe."""
+        """Return a time that is later than all times returned before; thread-safe."""
         return next(self._times)
 
 

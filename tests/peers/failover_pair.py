@@ -130,7 +130,7 @@ class Pair:
         return int(found.offset)
 
     def append_times(self, broker: Broker) -> dict[int, int]:
-        """Return each record's timestamp as a consumer sees it, by the record's number."""
+        """Return each record's append time (a consumer's timestamp), by the record's number."""
         consumer = Consumer(broker.client_config(group_id="reader", enable_partition_eof=True))
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         found: dict[int, int] = {}

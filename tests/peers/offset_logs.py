@@ -57,7 +57,7 @@ def exact(parts: Sequence[Part], target: int, start: int) -> Answer:
 
 
 def as_kafka(parts: Sequence[Part], target: int, start: int) -> Answer:
-    """Return Kafka's result. Kafka searches only the first segment that seems to reach the time."""
+    """Compute Kafka's result: Kafka searches the first segment that seems to reach the time."""
     part = next((part for part in parts if part.largest >= target), None)
     return NOT_FOUND if part is None else exact([part], target, start)
 
@@ -69,7 +69,7 @@ def latest_exact(parts: Sequence[Part], start: int) -> Answer:
 
 
 def latest_as_kafka(parts: Sequence[Part]) -> Answer:
-    """Return Kafka's result, which can be a record below the log start."""
+    """Compute Kafka's result, which can be a record below the log start."""
     return latest_exact(parts, 0)
 
 

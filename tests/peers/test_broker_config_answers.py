@@ -61,7 +61,7 @@ ours = broker_fixture({"node.id": OWN}, is_temporary=True, scope="module")
 
 
 def alter(client: RawClient, who: str, *changes: Change, trial: bool = False) -> tuple[int, str]:
-    """Return the error code, and the text if it is about names of settings."""
+    """Change settings; return the error code, and the error text unless it is about a value."""
     resource = IncrementalAlterConfigsResource(
         resource_type=BROKER,
         resource_name=who,

@@ -46,7 +46,7 @@ ours = broker_fixture(
 
 
 def alter(client: RawClient, group: str, *changes: Change, trial: bool = False) -> object:
-    """Return the error code, and the error text unless the text is about a value's type."""
+    """Change a group's settings; return the error code and the comparable part of the text."""
     configs = [
         IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
         for name, operation, value in changes

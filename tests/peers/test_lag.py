@@ -132,7 +132,7 @@ def test_speed_and_time_to_catch_up_over_samples(kafka_broker: Broker) -> None:
     at = [0]
 
     def wait(seconds: float) -> None:
-        """Do not wait: advance the clock, move the group's offset on by 30, append ten records."""
+        """Advance the clock instead; also add 30 to the group's offset, and append ten records."""
         clock.advance(int(seconds * SECOND))
         at[0] += 30
         commit(kafka_broker, group, topic, {0: at[0]})

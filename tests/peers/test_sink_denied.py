@@ -28,7 +28,7 @@ strict_broker = kafka_fixture(ACLS)
 
 
 def deny(broker: Broker, kind: ResourceType, name: str) -> None:
-    """Create an ACL; wait until the broker shows the ACL, which is some time after the response."""
+    """Deny Write by an ACL; wait until the broker shows it, some time after the response."""
     acl = (
         kind,
         name,

@@ -205,7 +205,7 @@ class Script:
         self.times: list[int] = []
 
     def run(self, count: int) -> list[Said]:
-        """Return the response to each step."""
+        """Take `count` random steps; return the response to each of them."""
         said: list[Said] = [("init", writer.init(), writer.epoch) for writer in self._writers]
         said.extend(self._step() for _ in range(count))
         return said

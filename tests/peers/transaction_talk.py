@@ -122,7 +122,7 @@ class TransactionTalk:
         timeout_ms: int = TIMEOUT_MS,
         transactional_id: str | None = None,
     ) -> Producer:
-        """Initialize a producer, which aborts an open transaction; return the id and epoch."""
+        """Initialize a producer (this aborts its open transaction); return the id and epoch."""
         asked = InitProducerIdRequest(
             transactional_id=self.transactional_id
             if transactional_id is None

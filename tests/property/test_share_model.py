@@ -173,7 +173,7 @@ class ShareMachine(RuleBasedStateMachine):
         self.model.advance()
 
     def _check_wants(self, given: dict[int, int], read: list[tuple[int, int]], most: int) -> None:
-        """Assert that records exceed the requested count only to complete a batch of the log."""
+        """Assert that more records than requested are given only to complete a batch of the log."""
         if len(given) > most:
             behind = sorted(given)[most - 1 :]
             (whole,) = [each for each in read if each[0] <= behind[0] <= each[1]]

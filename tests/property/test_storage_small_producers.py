@@ -58,7 +58,7 @@ class Log:
         return sequence_after(data[-1].last_sequence, 1) if data else 0
 
     def open_since(self, producer: int, before: int) -> int | None:
-        """Return the first offset of the producer's transaction that is open before an offset."""
+        """Return the first offset of the producer's transaction that is open at offset `before`."""
         first = None
         for batch in self.batches:
             if batch.producer_id != producer or batch.base_offset >= before:

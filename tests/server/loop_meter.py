@@ -22,7 +22,7 @@ HELD_MAX_S = 0.1
 
 
 class LoopMeter(selectors.DefaultSelector):
-    """Event loop that measures its thread's CPU time between two polls of the sockets.
+    """Selector of an event loop that measures the thread's CPU time between two polls of sockets.
 
     Each measurement covers all callbacks of one iteration of the loop, so the longest callback took
     at most this time.
@@ -43,7 +43,7 @@ class LoopMeter(selectors.DefaultSelector):
         return found
 
     def take(self) -> float:
-        """Return the duration of the longest iteration since the last call, in seconds."""
+        """Return the largest CPU time of an iteration since the last call, in seconds."""
         longest, self.longest_ns = self.longest_ns, 0
         return longest / 1e9
 

@@ -26,7 +26,7 @@ def log_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
-    """Run a broker with a topic of 20 batches of 10 records; yield a client of librdkafka."""
+    """Run a broker with a topic of 20 batches of 10 records, to be read through librdkafka."""
     # The fixture writes without a client, so that each batch has known offsets. librdkafka would
     # divide the records of a call into batches by time.
     with tidelog.open(tmp_path / "data", writable=True) as directory:

@@ -196,7 +196,7 @@ def test_damaged_frames_affect_no_other_client(
 
 
 def _streams(rng: random.Random, topic_id: UUID, count: int) -> Iterator[bytes]:
-    """Yield what clients send: damaged frames, frames with wrong lengths, and random bytes."""
+    """Yield the bytes that clients send: damaged frames, wrong lengths, and random bytes."""
     known = announced()
     for _ in range(count):
         api, version = rng.choice(known)

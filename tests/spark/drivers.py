@@ -44,7 +44,7 @@ def with_tests(env: Mapping[str, str]) -> dict[str, str]:
 class Driver:
     """A driver in a process group of its own.
 
-    Its stderr is a file. A pipe could become full, and the driver would block.
+    Its stderr is a file, because a pipe could become full and block the driver.
 
     Attributes:
         process: The driver's Python process, whose child is the JVM.

@@ -12,7 +12,7 @@ SUFFIX_NAMES = {name for name, value in vars(log_files).items() if value in SUFF
 
 
 def suffixes_of(module: str) -> set[str]:
-    """Suffixes that a module of storage names."""
+    """Return the file suffixes that a module of storage contains."""
     tree = ast.parse((SOURCE / "storage" / module).read_text())
     named = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     return {getattr(log_files, name) for name in named & SUFFIX_NAMES}

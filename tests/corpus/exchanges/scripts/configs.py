@@ -189,7 +189,7 @@ def describe_client_quotas(stage: Stage, version: int) -> None:
 def upsertion(
     name: str, mechanism: int = SHA_256, iterations: int = 4096, salt: bytes = b"salt"
 ) -> Tree:
-    """Return a user of SCRAM with the password `password`."""
+    """Return a request's change of a SCRAM user; the new password is `password`."""
     kind = "sha256" if mechanism == SHA_256 else "sha512"
     salted = hashlib.pbkdf2_hmac(kind, b"password", salt, max(iterations, 1))
     own: Tree = {"name": name, "mechanism": mechanism, "iterations": iterations}
