@@ -103,7 +103,7 @@ WRITE_OPTIONS: Final = {
     " if there is a column named headers",
     "delivery": "to brokers: idempotent, or exactly-once (one transaction for each task)",
     "transactionalIdPrefix": "prefix of the transactional ids of exactly-once",
-    "markerTopic": "compacted topic in which exactly-once records what was written",
+    "markerTopic": "compacted topic that stores which batches exactly-once has written",
     "txnAppId": "name under which a writer numbers its batch writes (see txnVersion)",
     "txnVersion": "number of this write under txnAppId; nothing is written to a topic that already"
     " has this number or a larger one",
