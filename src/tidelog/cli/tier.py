@@ -480,7 +480,8 @@ def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
         for name, record in restored.items()
     ]
     output.print_rows(surroundings, _RESTORED, rows, options.kind)
-    surroundings.say(f"{output.plural(len(rows), 'tier record')} rebuilt from the store")
+    partitions = output.plural(len(rows), "partition")
+    surroundings.say(f"tidelog-tier.json of {partitions} rebuilt from the store")
     return ExitCode.OK
 
 

@@ -178,7 +178,7 @@ def test_a_damaged_record_is_restored_and_a_deleted_topic_collected(tmp_path: Pa
             assert restore in cli.run("read", "flights").err
         restored = cli.ok("tier", "flights:0", "--restore", "-o", "json")
         assert [tuple(one.values()) for one in restored.objects] == [("flights", 0, 5, 0, 25, 25)]
-        assert "1 tier record rebuilt from the store" in restored.err
+        assert "tidelog-tier.json of 1 partition rebuilt from the store" in restored.err
     sound = cli.run("doctor", "-o", "json")
     assert sound.code == ExitCode.OK
     assert cli.ok("read", "flights", "-o", "json").objects == before

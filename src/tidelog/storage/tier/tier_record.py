@@ -18,7 +18,7 @@ manifest is not in this list, a copy of the directory wrote the manifest, and th
 
 A `TierView`, created from the record, provides the segments below the first local offset.
 
-Source: docs/tiers.md#the-local-record.
+Source: docs/tiers.md#the-tier-record.
 """
 
 import dataclasses

@@ -358,10 +358,10 @@ class Mover:
         self._clean()
         return self._report
 
-    # -- reconciling store and local record --------------------------------------------------
+    # -- reconciling store and tier record ---------------------------------------------------
 
     def settle(self) -> Manifest:
-        """Reconcile the tier's store with its local record; return the resulting manifest."""
+        """Reconcile the tier's store with its tier record; return the resulting manifest."""
         self._cut_stale()
         return self.swap(lambda manifest: manifest)
 
