@@ -85,6 +85,7 @@ _Position: TypeAlias = tuple[
 ]
 _FIRST: Final[_Position] = ("partition", "offset")
 _LAST: Final[_Position] = ("last_partition", "last_offset")
+# The amount that decides the order, and the amount that decides between equally large groups.
 _ORDERS: Final = {
     KeyOrder.BYTES: ("size_bytes", "records"),
     KeyOrder.RECORDS: ("records", "size_bytes"),
@@ -203,7 +204,7 @@ class Records:
 
 
 class _Row(TypedDict):
-    """A group with `_COLUMNS`."""
+    """Columns of a group that its result needs, as in `_SCHEMA`."""
 
     records: int
     size_bytes: int
@@ -313,7 +314,7 @@ def find_repeated(records: Records, *, limit: int, with_times: bool) -> Repeated
 
 
 class _Digests:
-    """Reads the records as rows of `_COLUMNS`, one row for each record."""
+    """Reads the records as rows with `_SCHEMA`, one row for each record."""
 
     def __init__(self, records: Records, content: Sequence[str]) -> None:
         """Create a reader; `content` are the columns that equal records have in common."""
@@ -367,7 +368,7 @@ class _Digests:
 
 
 class _Groups:
-    """Groups of records with equal digests: one row of `_COLUMNS` for each group.
+    """Groups of records with equal digests: one row with `_SCHEMA` for each group.
 
     Attributes:
         left: Shares of the digests that are left for later passes.
@@ -470,7 +471,11 @@ def _no_groups() -> pa.Table:
 
 
 def _largest(tables: Sequence[pa.Table], order: KeyOrder, limit: int) -> pa.Table:
-    """Return the `limit` largest groups in descending order; equally large ones in log order."""
+    """Return the `limit` largest groups in descending order.
+
+    Of groups that are equally large, the one with the larger other amount of `_ORDERS` comes first;
+    if this amount is equal too, the one with the lower partition and offset.
+    """
     table = pa.concat_tables(tables)
     amount, second = _ORDERS[order]
     amounts = _longs(table, amount)
