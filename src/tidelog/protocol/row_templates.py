@@ -13,8 +13,8 @@ not match the template, and is decoded by the API's codec.
 Invariants:
 
 - A template is proven before it is used. The template must read the same rows as the codec, from
-  the frame and from a copy of the frame in which every field of every row is changed. The template
-  must also write the same bytes of a response as the codec.
+  the frame and from a copy of the frame in which every field of every row is changed. For a
+  response, the template must write the same bytes as the codec.
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
 - Learning a template takes as much time as the template saves in some tens of requests. Each API of

@@ -360,7 +360,7 @@ def _write_records(
 def _write_record(
     data: Bytes, rest_at: int, end: int, time_delta: int, out: Bytes, used: int
 ) -> int:
-    """Write a record with another timestamp delta; return the position after it.
+    """Write a record with a new timestamp delta; return the position after it.
 
     Args:
         data: Contains the rest of the record, from its offset delta on.

@@ -635,7 +635,8 @@ class Preview:
     """Forecast of the next cleaning, with the statistics of the segments.
 
     Attributes:
-        decision: The cleanable part, and whether its age or its dirty share makes a cleaning due.
+        decision: The cleanable part, and whether a cleaning is due, both according to `eligibility`
+            with the settings that `Scheduler.limits` returns.
         plan: The expected cleaning, with a decision for each segment.
         generations: Statistics of the segments.
         has_versions: Whether a timestamp or header decides which record of a key stays. The plan's

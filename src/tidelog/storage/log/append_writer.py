@@ -325,7 +325,8 @@ class AppendWriter(LogPart):
             else:
                 segment.acknowledge()
         except (OSError, TidelogError) as error:
-            # The markers may not be durable, so readers of committed records must not pass them.
+            # It is not certain that the markers are durable, so readers of committed records must
+            # not pass them.
             for completed in ended:
                 self._producers.reopen(completed)
             self._guard.fail(error, segment.log_path, "append")

@@ -1,4 +1,4 @@
-"""Builds batches of new records for an append, and batches with another codec.
+"""Builds batches of new records for an append, and copies of batches with another codec.
 
 The size of a batch is chosen so that the batch, with its header and the bytes that compression may
 add, stays within `max.message.bytes` and `segment.bytes`.

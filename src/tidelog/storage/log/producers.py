@@ -669,7 +669,7 @@ class ProducerStates:
         return [producer_id for _, producer_id in ended]
 
     def reopen(self, completed: CompletedTxn) -> None:
-        """Treat an ended transaction as open again, because its marker may not be durable."""
+        """Treat an ended transaction as open again, because its marker is possibly not durable."""
         self._begin(completed.first_offset, completed.producer_id)
 
     def _begin(self, first: int, producer_id: int) -> None:

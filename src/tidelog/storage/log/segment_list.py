@@ -198,7 +198,7 @@ class SegmentList:
         return self.kernels
 
     def forget_maps(self) -> None:
-        """Drop maps of files, because a name may now refer to another file or to a shorter file."""
+        """Drop maps of files, because a file may have been replaced or truncated since."""
         if self.kernels is not None:
             self.kernels.clear()
 

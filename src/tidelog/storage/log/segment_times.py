@@ -80,7 +80,7 @@ def read_times(
 
 
 def youngest_ms(log: "LogView", segment: Segment) -> int:
-    """Return a segment's largest timestamp, capped at its last append time; -1 if it has none.
+    """Return a segment's largest timestamp, capped at the last append time; -1 for no timestamp.
 
     `min.compaction.lag.ms` begins at this time. Without the cap, a producer with a wrong clock
     could write a timestamp in the future, which would prevent compaction until that time.

@@ -178,8 +178,8 @@ class ClosedSegment(Segment):
         if loaded is None or not self._is_believed(loaded):
             loaded = self.rebuild_indexes()
         elif loaded[1].entry_count == 0 and self.size_bytes > 0:
-            # An empty time index means either that no record has a timestamp, or that the index was
-            # lost in a crash of another broker.
+            # An empty time index means either that no record has a timestamp, or that a broker
+            # other than tidelog's has lost the index in a crash.
             loaded = self._checked_for_timestamps(loaded)
         self._offset_index, self._time_index = loaded
         return loaded

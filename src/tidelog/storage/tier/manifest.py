@@ -309,10 +309,10 @@ class Manifest:
         return {row.folder for row in rows}
 
     def with_added(self, rows: Iterable[TierSegment]) -> "Manifest":
-        """Return the manifest with further segments; segments already in the manifest are skipped.
+        """Return the manifest with further segments; a segment is skipped if it has a copy here.
 
         Raises:
-            TierConflict: Another segment has some of these offsets.
+            TierConflict: The manifest has other data at some of these offsets.
         """
         segments = list(self.segments)
         for row in rows:

@@ -105,7 +105,7 @@ class RemoteSegment(ClosedSegment):
         return self.row.times.mtime_ms
 
     def unload(self) -> None:
-        """Drop indexes and zone map; blocks stay in the cache."""
+        """Drop indexes, append times and zone map; blocks stay in the cache."""
         self._forget_indexes()
         self._append_times = None
         self.use_zones(None, loaded=False)

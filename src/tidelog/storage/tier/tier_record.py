@@ -224,7 +224,7 @@ _DECODED: Final = _Decoded(200_000)
 
 
 def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
-    """Read a partition's record; return None if the partition has no tier.
+    """Read a partition's tier record; return None if the partition has no tier.
 
     Raises:
         CorruptFile: The record is damaged; `tidelog tier TOPIC:P --restore` rebuilds it from the
@@ -254,7 +254,7 @@ def restore_advice(config: TopicConfig, directory: str) -> str:
 
 
 def restore_command(directory: str) -> str:
-    """Return the command that rebuilds a partition's record, in backticks.
+    """Return the command that rebuilds a partition's tier record, in backticks.
 
     Args:
         directory: Path of the partition's directory.
@@ -266,7 +266,7 @@ def restore_command(directory: str) -> str:
 
 
 def write_record(fs: FileSystem, directory: str, record: TierRecord) -> None:
-    """Replace a partition's record, durably; raises OSError."""
+    """Replace a partition's tier record, durably; raises OSError."""
     files.write_atomically(fs, record_path(directory), encode_record(record))
 
 
@@ -361,7 +361,7 @@ def note_partitions(
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """A partition's tier, according to its record."""
+    """A partition's tier, according to the partition's tier record."""
 
     record: TierRecord
     context: SegmentContext

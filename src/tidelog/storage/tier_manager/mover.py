@@ -71,7 +71,7 @@ SameBytes = Callable[[Segment, TierSegment], bool]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Permissions to use a manifest if the record doesn't prove that this directory wrote it.
+    """Permissions to use a manifest if the tier record doesn't prove that this directory wrote it.
 
     Attributes:
         takes_over: Whether to use the manifest even if another directory wrote it; this directory
@@ -95,7 +95,7 @@ def merge(
     same_bytes: SameBytes,
     claim: Claim = OWN,
 ) -> Manifest:
-    """Return the store's manifest with all changes that the record has and the store lacks.
+    """Return the store's manifest with all changes that the tier record has and the store lacks.
 
     Args:
         stored: The store's manifest, None if there is none.
@@ -103,7 +103,7 @@ def merge(
         local: The log's local segments, the active one last.
         now_ms: Wall time in ms.
         same_bytes: Compares the bytes of a local segment with a row of the store's manifest that
-            the record lacks.
+            the tier record lacks.
         claim: Permissions to use a manifest that this directory has not provably written.
 
     Raises:
@@ -164,7 +164,7 @@ def directory_named(writer: str) -> str:
 
 
 def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
-    """Raise TierConflict unless the record proves that this directory has written the manifest."""
+    """Raise TierConflict unless the tier record proves that this directory wrote the manifest."""
     own = record.manifest
     name = f"{own.topic}:{own.partition}"
     if stored.writer != own.writer:
@@ -198,7 +198,7 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
 
 
 def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> bool:
-    """Return whether a row that the record lacks matches the log's data.
+    """Return whether a row that the tier record lacks matches the log's data.
 
     The row matches if it ends at or before the first local offset, or if a finished local segment
     has the row's offsets and bytes.
@@ -374,7 +374,7 @@ class Mover:
             return merge(stored, self.record, local, self._now_ms(), _same_bytes, self._claim)
 
     def _cut_stale(self) -> None:
-        """Remove rows from the record if another program truncated the copied segments."""
+        """Remove rows from the tier record if another program truncated the copied segments."""
         local = {segment.base_offset: segment for segment in self.log.local_segments}
         first = min(local)
         for row in self.record.manifest.segments:
@@ -438,7 +438,7 @@ class Mover:
         return written
 
     def _draw_change(self) -> str:
-        """Draw the name of the next manifest, store it in the record, and return it."""
+        """Draw the name of the next manifest, store it in the tier record, and return it."""
         drawn = uuid.UUID(int=self.log.context.env.random.getrandbits(128)).hex
         self.record = self.record.with_pending(drawn)
         self.log.take_tier(self.record)
@@ -578,7 +578,7 @@ def _same_bytes(segment: Segment, row: TierSegment) -> bool:
 
 
 def _record_of(log_dir: "DirectoryAccess", log: LogAccess, options: MoveOptions) -> TierRecord:
-    """Return the partition's record, or create a first one."""
+    """Return the partition's tier record; if there is none, create one."""
     name = log.topic_partition
     configured_url = options.url or log.context.config.tidelog_tier_url
     url = check_tier_url(configured_url) if configured_url else None
@@ -645,11 +645,11 @@ class TierStatus(NamedTuple):
         local_segments: Number of segments in the directory.
         local_bytes: Size in bytes of the local segments' log files.
         waiting_segments: Number of finished local segments that the tier lacks.
-        waiting_bytes: Size in bytes of the log files that the tier lacks.
+        waiting_bytes: Size in bytes of these segments' log files.
         garbage_segments: Number of segments that left the manifest and whose objects are not
             removed yet.
-        refused: The first segment to copy that a run would refuse, because append times are damaged
-            or lost. None if there is no such segment, or if append times were not checked.
+        refused: Why a run would refuse a segment to copy, because its append times are damaged or
+            lost. None if there is no such segment, or if append times were not checked.
     """
 
     topic_partition: TopicPartition

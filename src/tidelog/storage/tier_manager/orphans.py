@@ -219,7 +219,7 @@ def restore(
     *,
     takes_over: bool = False,
 ) -> TierRecord:
-    """Rebuild a partition's record from the manifest in the store, before the log is opened.
+    """Rebuild a partition's tier record from the manifest in the store, before the log is opened.
 
     Call this function as `LogDirOptions.prepare`: after a hard stop, opening a directory opens
     every partition, before any other function could restore the record. A missing directory of the
@@ -310,7 +310,7 @@ def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest)
 def _check_record(
     log_dir: "DirectoryAccess", directory: str, manifest: Manifest, where: str
 ) -> None:
-    """Raise TierConflict if the existing record has offsets that the manifest lacks."""
+    """Raise TierConflict if the existing tier record has offsets that the manifest lacks."""
     try:
         record = read_record(log_dir.env.files, directory)
     except CorruptFile:

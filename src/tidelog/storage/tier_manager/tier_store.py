@@ -6,9 +6,9 @@
   such a write means that a second copy of the directory exists. Changes that contradict the
   manifest are refused (`TierConflict`).
 - A finished segment is verified before it is copied, then written and read back. The checksum of
-  the log's bytes must be the checksum in the zone map, and the object must have the same bytes. So
-  the object has exactly the bytes that were sound when the zone map was built. A damaged segment is
-  not copied: it stays local, where `tidelog doctor` can find the damage. A segment whose last
+  the log's bytes must equal the checksum in the zone map, and the object must have the log's bytes.
+  So the object has exactly the bytes that were sound when the zone map was built. A damaged segment
+  is not copied: it stays local, where `tidelog doctor` can find the damage. A segment whose last
   offsets are lost is not copied either, because its manifest row would hide the loss. The objects
   are in a folder with a new unique name. The files of indexes, append times and aborted
   transactions are not copied: new files are written, with only the trusted entries. Each object is
@@ -344,7 +344,7 @@ def verify(
 
     Raises:
         UnknownTopic: No such partition.
-        CorruptFile, UnsupportedVersion: A manifest or a directory's record can't be read.
+        CorruptFile, UnsupportedVersion: A manifest or a tier record can't be read.
         StorageFailure: A store failed.
     """
     for name in names:

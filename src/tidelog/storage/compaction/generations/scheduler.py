@@ -219,7 +219,7 @@ class Generations:
         return size + demand.segment_bytes > demand.space_factor * live * (1 - ERROR_MAX)
 
     @property
-    def has_tombstones_due(self) -> bool:
+    def has_horizon(self) -> bool:
         """Whether a segment has a delete horizon, so that even an idle log will need a cleaning."""
         return any(row.due_ms != UNKNOWN for row in self._statistics.rows.values())
 
@@ -582,7 +582,7 @@ class SpaceBound:
         plan = self._plan = memory.plan(demand, terms.now_ms, config.delete_retention_ms)
         for problem in memory.problems:
             context.report(problem)
-        if not plan.is_due and (memory.bytes_read or memory.has_tombstones_due):
+        if not plan.is_due and (memory.bytes_read or memory.has_horizon):
             memory.store()  # otherwise `record_cleaning` stores the statistics
         due_reason = (forced or DueReason.SPACE) if plan.is_due else None
         return replace(decision, due=due_reason, reason=plan.reason)
