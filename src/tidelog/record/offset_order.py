@@ -237,8 +237,8 @@ def in_order(
 def _has_jumped(pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
     """Return whether the offset of the pending batch is wrong, not the offset of `batch`.
 
-    It is wrong if there is a gap between `before` and the pending batch, and `batch` would be in
-    order without the pending batch.
+    The pending batch's offset is wrong if there is a gap between `before` and the pending batch,
+    and `batch` would be in order without the pending batch.
     """
     is_next = first_known_offset(pending) == before
     return not is_next and order_problem(batch, before, end_offset) is None

@@ -310,8 +310,8 @@ class MapCache:
 def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFailure:
     """Return the typed error for a failed system call.
 
-    Its path is `path`; if permission was denied, it is the file that the system call names, because
-    `path` can be the directory that contains the file.
+    The returned error has the path `path`. Exception: if permission was denied, it has the path
+    that the system call names, because `path` can be the directory that contains the file.
     """
     if isinstance(error, MissingFile):
         return MissingFile(error.path, error.operation, error.reason)

@@ -1,11 +1,12 @@
 """Finds the last record of each key, in columns of records or in the bytes of batches.
 
 Hash tables use open addressing and compare whole keys. For columns (`fold_rows`), an entry of the
-table has the key's hash and bytes, and for each `side` (a requested point in time) the version and
-offset of the winning record, and whether this record is a tombstone. For batches (`find_latest`),
-an entry has the positions of the key and its last value. The hash has a secret seed, so that
-clients can't choose keys that collide. The caller allocates the tables, and replaces full tables by
-larger tables. Plain references are dicts (tests/unit/record/test_winners.py, test_latest.py).
+table has the key's hash and bytes. For each `side` (a requested point in time), the entry also has
+the version and offset of the winning record, and whether this record is a tombstone. For batches
+(`find_latest`), an entry has the positions of the key and its last value. The hash has a secret
+seed, so that clients can't choose keys that collide. The caller allocates the tables, and replaces
+full tables by larger tables. Plain references are dicts (tests/unit/record/test_winners.py,
+test_latest.py).
 """
 
 from typing import Final, NamedTuple

@@ -4,9 +4,10 @@ The kernel reads the bytes of the segment's three files and keeps no state;
 `storage/segment/mapped_time_search` calls the kernel. For a compressed or legacy batch the kernel
 returns the position, and the caller decompresses the batch. A search skips a batch if the largest
 timestamp in the batch's header is too small. The search checks the CRCs of the first `PASSED_BYTES`
-of skipped batches. If the search uses a time index entry, it checks no CRC of the batches up to and
-including the entry's batch; it checks that the largest timestamp in that batch's header equals the
-entry's timestamp. The caller checks the batch that contains the result.
+of skipped batches. If the search uses a time index entry, it does not check the CRCs of the
+batches up to and including the entry's batch. Instead, it checks that the largest timestamp in the
+header of the entry's batch equals the entry's timestamp. The caller checks the batch that contains
+the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
 index: int64 timestamp, int32 relative offset. A floor search returns the last entry whose key is

@@ -18,9 +18,9 @@ order of the steps:
 After a failure before the commit record exists, the staged files are removed, and the partitions
 continue with their old segments. If staged files can't be removed, the partitions go offline. A
 failure after the commit record exists takes all partitions of the commit offline, because only
-reopening a partition shows which segments it has. After a crash before step 3 each log has the old
-segments. After a crash that follows step 3 each log has the new segments, because the next opening
-for writing repeats the steps that the commit record describes.
+reopening a partition shows which segments it has. After a crash before step 3, each log has the old
+segments. After a crash after step 3, each log has the new segments, because the next opening for
+writing repeats the steps that the commit record describes.
 
 Needs the directory's lock. While a change that replaces segments is in progress, segments of its
 partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.

@@ -177,10 +177,10 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Mark as unknown, in memory, the append times that a segment's rows can't prove.
 
-    If append times are dropped, a new row without a time at the end of the file names the last
-    batch whose append time is still known, so that the next check keeps the same append times. The
-    function reads all data before it changes anything, because a read may fail, and the caller may
-    then repeat the call.
+    If append times are dropped, a row without a time is added at the end. This row names the last
+    batch whose append time is still known, so that the next check keeps the remaining append times.
+    The function reads all data before it changes anything, because a read may fail, and the caller
+    may then repeat the call.
     """
     sure = proven_end(segment, times, trusted)
     if times.ends_at(sure):
@@ -223,8 +223,8 @@ def load_producer_states(
         context: The partition.
         segments: All segments of the partition, ascending.
         recall: Whether to search for each producer's last five batches, which a writer needs.
-        aborted: List to which the transactions are added whose abort markers are after the
-            snapshot, in the order of the markers; None if they are not needed.
+        aborted: List that receives the transactions with an abort marker after the snapshot, in the
+            order of the markers; None if they are not needed.
     """
     end = segments[-1].end_offset if segments else 0
     return _states_from(context, segments, end, recall=recall, aborted=aborted)

@@ -209,8 +209,8 @@ def _is_legacy(file: File, position: int, magic: int, length: int) -> bool:
     return at == end
 
 
-# Name of an empty file, which marks a log that has gaps because its batches were copied from a
-# leader whose log has these gaps.
+# Name of an empty file. The file marks a log with gaps that come from the leader: the log's batches
+# are copies of the leader's batches, and the leader's log has the same gaps.
 COPIED_GAPS_FILE: Final = "tidelog-copied-gaps"
 
 
