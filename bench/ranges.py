@@ -54,7 +54,7 @@ class Batches:
     """Makes batches of records whose times are relative to the time of the batch."""
 
     def __init__(self, distances: Longs) -> None:
-        """`distances` is int64[TEMPLATES, BATCH_RECORDS]: record time minus batch time in ms."""
+        """`distances` is int64[TEMPLATES, BATCH_RECORDS]: timestamp minus batch time in ms."""
         source = np.random.default_rng(3)
         values = [source.bytes(RECORD_BYTES // 2) * 2 for _ in range(BATCH_RECORDS)]
         self._distances = distances
@@ -75,7 +75,7 @@ class Batches:
         return len(self._bytes[0])
 
     def at(self, number: int, time_ms: int) -> bytearray:
-        """Return batch `number` with its record times shifted to the batch time `time_ms`."""
+        """Return batch `number` with its timestamps shifted to the batch time `time_ms`."""
         batch = bytearray(self._bytes[number % TEMPLATES])
         for place in (BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT):
             before = int.from_bytes(batch[place : place + 8], "big")

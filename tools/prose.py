@@ -78,6 +78,9 @@ STYLES: Final = (
         ),
         "name the subject: the client, the process, the reader",
     ),
+    Style(
+        "clock", (r"\brecord times?\b",), "write timestamp, the name of a time on the record clock"
+    ),
     Style("again", (r"\banew\b",), "write 'again', or a verb: recreate, rebuild, replan"),
     Style("likewise", (r"\blikewise\b",), "repeat what holds, or say 'too' with its subject"),
     Style(

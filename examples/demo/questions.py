@@ -78,7 +78,7 @@ def _existing(match: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
 def count_crossing(path: str, at_ms: int, start_ms: int, end_ms: int) -> Crossing:
     """Count the flights of a `Crossing` within [start, end).
 
-    Reads the log from `at_ms` on twice: by append time, and by record time.
+    Reads the log from `at_ms` on twice: by append time, and by timestamp.
     """
     with tidelog.open(path) as directory:
         after = directory.read(

@@ -215,7 +215,7 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
     )
     still_there = (
         f"Conversely, {late} flights of that day were due before noon and left at noon or later. A"
-        " replay from noon by record time does not contain these flights; a replay by append time"
+        " replay from noon by timestamp does not contain these flights; a replay by append time"
         " does."
     )
     return [record_first, still_there]
@@ -265,7 +265,7 @@ def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
     """Return a table of the day's reads by each clock: rows, bytes read, bytes in the topic."""
     columns = ["read", "rows", "bytes read", "bytes in the topic", "share"]
     rows = []
-    for name, (count, plan) in zip(("by record time", "by append time"), reads, strict=True):
+    for name, (count, plan) in zip(("by timestamp", "by append time"), reads, strict=True):
         share = share_text(plan.scan_bytes / plan.log_bytes)
         rows.append([name, f"{count:,}", f"{plan.scan_bytes:,}", f"{plan.log_bytes:,}", share])
     return Table(columns, rows)

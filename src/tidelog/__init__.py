@@ -1,6 +1,6 @@
 """A commit log in Kafka's files, with two times for every record.
 
-Records can be found, read, retained and counted by creation time and by arrival time. The public
+Records can be found, read, retained and counted by timestamp and by append time. The public
 API consists of the names in this package and the documented names of `tidelog.scan` and
 `tidelog.spark`. All other names are private. Names are loaded at their first use, so
 `import tidelog` is cheap.

@@ -396,7 +396,7 @@ class Scan(ArrowSource):
         if start is None and end is None:
             return chosen
         span = f"{_bound(start)} to {_bound(end)} UTC"
-        return f"{chosen}, {self.clock.value} time {span}"
+        return f"{chosen}, {self.clock.time_name} {span}"
 
     def _repr_html_(self) -> str:
         """Return an HTML table for a notebook: selection, bytes to read, first records."""

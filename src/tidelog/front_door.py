@@ -120,7 +120,7 @@ class FrontDoor(Closing):
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return, for each partition, the record with the largest record time.
+        """Return, for each partition, the record with the largest timestamp.
 
         If several records of a partition have the largest time, the first of these records is
         returned. A partition's entry is None if none of its records has a time. After records were
@@ -227,9 +227,9 @@ class FrontDoor(Closing):
         Returns:
             An entry for every partition; both times are None if the partition has no records.
             Transaction markers are ignored. On the append clock, the times are the first and the
-            last known append time. The smallest record time is None if large segments without a
-            zone map would have to be read. For a cluster, the smallest record time is always None,
-            because brokers don't report it. The largest record time is None if a transaction marker
+            last known append time. The smallest timestamp is None if large segments without a
+            zone map would have to be read. For a cluster, the smallest timestamp is always None,
+            because brokers don't report it. The largest timestamp is None if a transaction marker
             in the partition has a later time than every record.
 
         Raises:

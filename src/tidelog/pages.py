@@ -387,7 +387,7 @@ def panel_steps(panel: str, hours: Sequence[int], zone: str | None) -> Steps:
 
     The axis shows `hours`, which are hours since the epoch.
     """
-    return steps_for(hours, zone, panel if panel.endswith(" time") else "")
+    return steps_for(hours, zone, panel if panel.endswith((" time", "timestamp")) else "")
 
 
 def plot_by_step(

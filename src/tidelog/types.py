@@ -94,6 +94,16 @@ class ClockName(StrEnum):
     RECORD = "record"
     APPEND = "append"
 
+    @property
+    def time_name(self) -> str:
+        """Name of a time on this clock in texts and headings: `timestamp` or `append time`."""
+        return "timestamp" if self is ClockName.RECORD else "append time"
+
+    @property
+    def known_time_name(self) -> str:
+        """Name of a time that a record may lack: `timestamp` or `known append time`."""
+        return "timestamp" if self is ClockName.RECORD else "known append time"
+
 
 class IsolationLevel(IntEnum):
     """Visibility of transactional records to a reader.

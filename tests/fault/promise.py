@@ -16,7 +16,7 @@ class Kept:
 
     Attributes:
         offset: Logical offset.
-        timestamp: Record time in ms, -1 for none.
+        timestamp: Timestamp in ms, -1 for none.
         key: Its key.
         value: Its value, which no other record of the workload has.
         append_ms: Its append time.

@@ -227,7 +227,7 @@ def timed_answers(
         found["scan", place] = table.to_pylist()
         found["count", place] = number.records
         assert number.records == table.num_rows, place
-        # For a range of record times, only a `strict` plan reads every record without a time.
+        # For a range of timestamps, only a `strict` plan reads every record without a time.
         if clock is ClockName.APPEND:
             assert number.without_time == stats.without_time, place
             assert not number.is_least

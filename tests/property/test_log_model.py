@@ -35,13 +35,13 @@ class LargeSegments(LogMachine):
 
 
 class LogAppendTime(LogMachine):
-    """Record times and append times are equal; segments roll by time or by size."""
+    """Timestamps and append times are equal; segments roll by time or by size."""
 
     CONFIGS: ClassVar[Configs] = ({**STAMPED, "segment.ms": "5000"}, {**STAMPED, **SMALL})
 
 
 class CreateTimeRolls(LogMachine):
-    """Segments roll by record times; one configuration has a jitter, so they roll earlier."""
+    """Segments roll by timestamps; one configuration has a jitter, so they roll earlier."""
 
     CONFIGS: ClassVar[Configs] = (
         {"segment.ms": "5000", "index.interval.bytes": "0"},

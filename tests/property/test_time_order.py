@@ -15,7 +15,7 @@ from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import TimeOrder, clipped, offset_from_end
 from tidelog.types import NO_TIMESTAMP, ClockName, TimestampType, TopicPartition
 
-Row = tuple[int, int, int | None]  # offset, record time, append time
+Row = tuple[int, int, int | None]  # offset, timestamp, append time
 
 
 @dataclass
@@ -98,7 +98,7 @@ def partitions(draw: st.DrawFn) -> dict[TopicPartition, list[Row]]:
 
 @st.composite
 def rows(draw: st.DrawFn) -> list[Row]:
-    """Draw rows with gaps in offsets. Known append times increase; record times have no order."""
+    """Draw rows with gaps in offsets. Known append times increase; timestamps have no order."""
     offset, append_ms, made = draw(st.integers(0, 50)), 0, []
     for _ in range(draw(st.integers(0, 150))):
         append_ms += draw(st.integers(0, 3))

@@ -137,6 +137,4 @@ def test_a_task_of_spark_names_the_records_without_a_time(
     )
     rows = [row["value"] for batch in task.read() for row in batch.to_pylist()]
     assert rows == [b"1", b"", b"2"]
-    assert caplog.messages == [
-        "t-0: 1 record without a time on the record clock, so in no time range"
-    ]
+    assert caplog.messages == ["t-0: 1 record without a timestamp, so in no time range"]

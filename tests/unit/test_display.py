@@ -110,7 +110,7 @@ class TestTexts:
 
     def test_plans_counts_scans_and_tables(self, log: Directory) -> None:
         scan = log.scan("flights", start=NOON)
-        assert repr(scan).endswith(", flights, record time 2013-02-08 17:00:00 to open UTC)")
+        assert repr(scan).endswith(", flights, timestamp 2013-02-08 17:00:00 to open UTC)")
         assert repr(scan.plan()).startswith("ScanPlan(1 split, 2 partitions, ")
         assert repr(scan.counts()) == "Count(2 records in 2 partitions)"
         assert repr(log.table("planes", at=NOON)).endswith(

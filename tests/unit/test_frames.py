@@ -315,7 +315,7 @@ class TestNotebooks:
     def test_a_scan_shows_its_first_records_and_its_cost(self, directory: Directory) -> None:
         shown = directory.scan(TOPIC, start=MIDDLE[0])._repr_html_()
         assert "first 5 records" in shown
-        assert "record time 2013-02-08 " in shown
+        assert "timestamp 2013-02-08 " in shown
         assert "to be read, in" in shown
         assert "UnknownTopic" not in directory.scan("<b>")._repr_html_()
         assert "&lt;b&gt;" in directory.scan("<b>")._repr_html_()

@@ -280,7 +280,7 @@ def demo_page() -> Report:
     columns = ["partition", "departed at", "due at", "first offset by record clock"]
     cells = [[str(n), "2013-02-08 12:01", "2013-02-08 12:00", f"{8_355 + n:,}"] for n in range(4)]
     clocks = Table(columns, cells)
-    read = Table(["read", "rows", "bytes read", "share"], [["by record time", "930", "1", "1.5%"]])
+    read = Table(["read", "rows", "bytes read", "share"], [["by timestamp", "930", "1", "1.5%"]])
     report = story.Report(
         title="8 February 2013 at New York's airports",
         lead=story.LEAD,

@@ -614,9 +614,13 @@ _KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
             output.number("data_records"),
             output.minor(output.number("control_records", "tombstones"), "transactional"),
             output.minor(output.number("timed_records")),
-            output.time("min_record", "max_record"),
+            output.titled(
+                min_timestamp=output.time("min_record"), max_timestamp=output.time("max_record")
+            ),
             output.minor(output.number("stamped_records")),
-            output.time("min_append", "max_append"),
+            output.titled(
+                min_append_time=output.time("min_append"), max_append_time=output.time("max_append")
+            ),
             output.minor("crc"),
         ),
         _zone_rows,

@@ -62,7 +62,11 @@ _DIFF_COLUMNS: Final = output.columns(
     output.key("key"),
     output.value("before", "after"),
     output.minor(output.number("before_offset", "after_offset")),
-    output.minor(output.time("before_time", "after_time")),
+    output.minor(
+        output.titled(
+            before_timestamp=output.time("before_time"), after_timestamp=output.time("after_time")
+        )
+    ),
 )
 
 # Columns of the fields of one key's records.
@@ -326,7 +330,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
             changes = _print_changes(surroundings, reader, options)
             gap = "" if is_elsewhere or not difference.doubts() else "records are missing"
             if stats.without_time and not is_elsewhere and not gap:
-                gap = f"records have no time on the {options.clock} clock"
+                gap = f"records have no {options.clock.known_time_name}"
             surroundings.say(_diff_verdict(changes, options, (before_ms, after_ms), gap))
             if _is_short(surroundings, options) and options.key is None and changes["changed"]:
                 surroundings.hint(
@@ -451,7 +455,7 @@ def _field_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[
         first, last = (output.time_text(ms, zone) for ms in times_ms)
         fields: list[tuple[str, Cell, Cell]] = [
             ("offset", before, after),
-            (f"time ({zone or 'UTC'})", first, last),
+            (f"timestamp ({zone or 'UTC'})", first, last),
             *_changed_fields("value", value(row["before"]), value(row["after"])),
         ]
         for field, old, new in fields:

@@ -177,7 +177,7 @@ def _time_text(
     """Return words for the time of the record at the log start; empty if the time is unknown."""
     if first is None or first.offset != start:
         return ""
-    return f", whose {clock} time is {zoned_text(first.timestamp, zone)}"
+    return f", whose {clock.time_name} is {zoned_text(first.timestamp, zone)}"
 
 
 def _listed(texts: Iterable[str]) -> str:

@@ -140,7 +140,7 @@ def _print_matches(
     columns = output.columns(
         output.detail("topic"),
         output.number("partition", "offset"),
-        output.titled(**{f"{options.clock}_time": output.time("time")}),
+        output.titled(**{options.clock.time_name: output.time("time")}),
         output.detail(output.number("leader_epoch")),
     )
     missing = sum(match.hit is None for match in matches.values())
@@ -410,7 +410,7 @@ def _say_untimed(
     elif number:
         have, are = verb(number, "has", "have"), verb(number, "is", "are")
         surroundings.say(
-            f"{at_least}{plural(number, 'record')} {have} no time on the {clock} clock"
+            f"{at_least}{plural(number, 'record')} {have} no {clock.known_time_name}"
             f" and {are} not counted in any range"
         )
 
@@ -468,7 +468,7 @@ def count_verdict(options: CountOptions, counts: "Count") -> str:
 
 def _counted(options: CountOptions, records: int) -> str:
     is_range = any(side is not None for side in (options.start, options.end, options.during))
-    range_words = f" in this range of {options.clock} time" if is_range else ""
+    range_words = f" in this range of {options.clock.time_name}s" if is_range else ""
     return f"{options.target} has {plural(records, 'record')}{range_words}"
 
 
@@ -501,7 +501,7 @@ def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Co
         output.number("partition"),
         output.count("records"),
         output.detail(
-            output.titled(**{f"without_{options.clock}_time": output.count("without_time")}),
+            output.titled(**{f"without {options.clock.time_name}": output.count("without_time")}),
             "clock",
             output.count("from_zone_maps"),
             output.size("log_bytes_read", "sidecar_bytes_read"),

@@ -269,7 +269,7 @@ def _newest(
     except TidelogError as error:
         return f"the time of the newest record that would be deleted is unknown: {error}"
     if not newest:
-        return f"no record that would be deleted has a known time on the {options.clock} clock"
+        return f"no record that would be deleted has a {options.clock.known_time_name}"
     time = zoned_text(newest[0].ms, options.zone)
     return f"the newest record that would be deleted is of {time} ({options.clock} clock)"
 

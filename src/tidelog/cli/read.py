@@ -363,15 +363,17 @@ class _Reading:
 
     def _newest(self, target: str) -> str:
         """Return words about the largest known time in the requested partitions."""
-        clock = f"{self._options.clock} clock"
+        clock = self._options.clock
         try:
             newest_ms = self._reads.newest_ms()
         except TidelogError as error:
             # the read itself has succeeded, so the command does not fail
             return f"the newest of {target} is unknown: {error}"
         if newest_ms is None:
-            return f"no record of {target} has a known time on the {clock}"
-        return f"the newest of {target} is {zoned_text(newest_ms, self._options.zone)} ({clock})"
+            return f"no record of {target} has a {clock.known_time_name}"
+        return (
+            f"the newest of {target} is {zoned_text(newest_ms, self._options.zone)} ({clock} clock)"
+        )
 
     def _write_rows(self) -> None:
         out = self._maker.writer(self._surroundings)

@@ -255,7 +255,7 @@ def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName)
 def left_out_text(count: int, clock: ClockName) -> str:
     """Return how many records were left out because they have no time on a clock."""
     have, were = verb(count, "has", "have"), verb(count, "was", "were")
-    return f"{plural(count, 'record')} {have} no time on the {clock} clock and {were} left out"
+    return f"{plural(count, 'record')} {have} no {clock.known_time_name} and {were} left out"
 
 
 COLUMNS = (

@@ -220,7 +220,7 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
 # Indentation of the lines about a segment, and the longest label with the spaces after it. All
 # labels are padded to the width of `_LABEL`.
 _INDENT: Final = "    "
-_LABEL: Final = f"{_INDENT}record times  "
+_LABEL: Final = f"{_INDENT}append times  "
 
 
 # Maps a value of tidelog.retention.clock to the age that retention compares with retention.ms.
@@ -419,7 +419,7 @@ def _segment_facts(segment: "SegmentStory", forever: str, zone: str | None) -> d
     lost = segment.lost
     facts = {} if segment.removed == 0 else {"compaction": _compaction(segment)}
     facts |= {
-        "record times": _span(segment.smallest_timestamp, segment.times.largest_timestamp, zone),
+        "timestamps": _span(segment.smallest_timestamp, segment.times.largest_timestamp, zone),
         "append times": _appends(segment, zone),
         "kept until": _kept_text(segment, forever, zone),
         "deletion": _deletion(segment),

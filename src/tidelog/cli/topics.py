@@ -79,8 +79,13 @@ def describe_remote(
         output.detail("topic"),
         output.number("partition", "start", "end"),
         output.minor(output.number("last_stable")),
-        output.time("largest"),
-        output.minor(output.time("first_append", "last_append")),
+        output.titled(largest_timestamp=output.time("largest")),
+        output.minor(
+            output.titled(
+                first_append_time=output.time("first_append"),
+                last_append_time=output.time("last_append"),
+            )
+        ),
     )
     if kind is Format.JSON:
         output.print_object(surroundings, _remote_topic_object(info, rows, zone))
@@ -790,8 +795,8 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
         at_least = "at least " if fact.skipped_ranges else ""
         yield (
             f"partition {fact.partition}: {at_least}{plural(fact.untimed, 'record')}"
-            f" {verb(fact.untimed, 'has', 'have')} no time on the record clock, so no"
-            f" range of record time contains {verb(fact.untimed, 'it', 'them')}"
+            f" {verb(fact.untimed, 'has', 'have')} no timestamp, so no"
+            f" range of timestamps contains {verb(fact.untimed, 'it', 'them')}"
         )
     if fact.leaning:
         yield (

@@ -284,6 +284,6 @@ def ensure_times(
     if stats.without_time:
         raise MissingTimestamps(
             f"{name}: offsets {start_offset} to {end_offset - 1} have"
-            f" {plural(stats.without_time, 'record')} without a time on the {clock} clock, which a"
+            f" {plural(stats.without_time, 'record')} without a {clock.known_time_name}, which a"
             " strict read does not allow"
         )

@@ -124,7 +124,7 @@ def without_time_doubt(name: TopicPartition, count: int, clock: ClockName) -> Do
     if not count:
         return None
     records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
-    return Doubt(name, f"{records} no time on the {clock} clock, and may belong to the table")
+    return Doubt(name, f"{records} no {clock.known_time_name}, and may belong to the table")
 
 
 def directory_doubts(
@@ -170,8 +170,8 @@ def _before(
     if since_ms is None:
         return Doubt(
             name,
-            f"records were compacted or erased; the {clock} time from which the table is exact is"
-            " unknown",
+            f"records were compacted or erased; the {clock.time_name} from which the table is exact"
+            " is unknown",
         )
     if at_ms >= since_ms:
         return None

@@ -162,8 +162,8 @@ class BrokerTask:
     def _warn(self, stats: ScanStats) -> None:
         if stats.without_time and self.options.has_times:
             _LOG.warning(
-                "%s: %s without a time on the %s clock, so in no time range",
+                "%s: %s without a %s, so in no time range",
                 self.name,
                 plural(stats.without_time, "record"),
-                self.clock,
+                self.clock.known_time_name,
             )

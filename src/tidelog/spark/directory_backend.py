@@ -97,10 +97,10 @@ class SplitTask:
             _LOG.warning("not in the log any more: %s", lost)
         if stats.without_time and self.options.has_times:
             _LOG.warning(
-                "%s: %s without a time on the %s clock, so in no time range",
+                "%s: %s without a %s, so in no time range",
                 self.split.topic_partition,
                 plural(stats.without_time, "record"),
-                self.split.clock,
+                self.split.clock.known_time_name,
             )
 
 

@@ -66,7 +66,7 @@ def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, no
 
     Args:
         first_offsets: Result of `left_over`.
-        times: Record time and append time, in ms, of the first unread record of each partition.
+        times: Timestamp and append time, in ms, of the first unread record of each partition.
         now_ms: The current time in ms.
 
     Returns:

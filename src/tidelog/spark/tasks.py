@@ -328,7 +328,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     def first_times(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """Return record time and append time in ms of the first record at or after each offset.
+        """Return timestamp and append time in ms of the first record at or after each offset.
 
         A time is None if unknown. The result leaves out damaged partitions and partitions without a
         record from the offset on. It also leaves out all partitions of brokers, which don't report

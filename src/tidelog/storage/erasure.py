@@ -666,7 +666,7 @@ class _Purger:
         Tables as of earlier times lack the erased key.
 
         If it is unknown which records an earlier cleaning dropped, -1 (unknown) is stored for the
-        record time and for the append time.
+        timestamp and for the append time.
         """
         directory = self._log.context.directory
         before = read_history(self._fs, directory)

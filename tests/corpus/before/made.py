@@ -3,7 +3,7 @@
 | directory | content |
 |---|---|
 | log | topics of all kinds, see `tests.corpus.logs`; both clocks, late records, groups |
-| compacted | a topic compacted by offset, with tombstones; another by record time |
+| compacted | a topic compacted by offset, with tombstones; another by timestamp |
 | tiered | segments in a store (`store`), without local copies |
 | transactional | committed and aborted transactions, an open one, and offsets of groups |
 | secured | users of SCRAM, ACLs, quotas |

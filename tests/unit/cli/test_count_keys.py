@@ -89,7 +89,7 @@ def test_repeated_records_are_listed(cli: Cli) -> None:
 def test_without_repeated_records_the_verdict_says_so(skewed: Cli) -> None:
     result = skewed.ok("count", "flights", "--repeated", "--from", str(NOW - HOUR))
     assert result.lines == [
-        "no record came more than once; flights has 9 records in this range of record time"
+        "no record came more than once; flights has 9 records in this range of timestamps"
     ]
     assert "--any-time compares them, too" in result.err
     result = skewed.ok("count", "flights", "--repeated", "--any-time")

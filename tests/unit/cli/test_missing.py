@@ -27,7 +27,7 @@ def hours(cli: Cli) -> Cli:
 
 
 FIRST = NOW + 2 * HOUR - 600_000
-RECORD = "flights-0 starts at offset 2, whose record time is 2023-11-15 00:03:20 UTC\n"
+RECORD = "flights-0 starts at offset 2, whose timestamp is 2023-11-15 00:03:20 UTC\n"
 APPEND = "flights-0 starts at offset 2, whose append time is 2023-11-15 00:13:20 UTC\n"
 
 

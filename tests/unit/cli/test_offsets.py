@@ -4,6 +4,7 @@ import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
 import tidelog
+from tidelog.types import ClockName
 
 HOUR = 3_600_000
 
@@ -55,7 +56,7 @@ def test_a_table_names_the_clock_and_the_log_file(cli: Cli, clock: str) -> None:
         cli.append(at(NOW + number))
     words = ("offsets", "flights", "--clock", clock, "--at")
     heading, _ = cli.ok(*words, str(NOW + 1)).lines[:2]
-    assert f"{clock.upper()} TIME (UTC)" in heading
+    assert f"{ClockName(clock).time_name.upper()} (UTC)" in heading
     assert "LEADER EPOCH" not in heading
     heading, row, *_ = cli.ok(*words, str(NOW + 1), "--wide").lines
     assert "SEGMENT FILE" in heading
@@ -70,7 +71,7 @@ def test_a_brokers_offsets_have_no_log_file(two: Cli) -> None:
     with tidelog.broker(str(two.data)) as broker:
         place = ("--bootstrap", broker.bootstrap_servers)
         heading = two.ok("offsets", "flights", "--at", "earliest", *place).lines[0]
-    assert heading.split() == ["PARTITION", "OFFSET", "RECORD", "TIME", "(UTC)"]
+    assert heading.split() == ["PARTITION", "OFFSET", "TIMESTAMP", "(UTC)"]
 
 
 def test_max_is_about_the_record_clock(two: Cli) -> None:
@@ -93,7 +94,7 @@ def test_records_without_an_append_time_are_reported(two: Cli) -> None:
 )
 def test_a_count_in_a_range_is_not_called_the_topics(two: Cli, words: tuple[str, ...]) -> None:
     verdict = two.ok("count", "flights:0", *words).out.splitlines()[0]
-    assert verdict == "flights:0 has 2 records in this range of record time"
+    assert verdict == "flights:0 has 2 records in this range of timestamps"
 
 
 def test_a_broker_that_checks_no_acls_refers_to_its_setting() -> None:

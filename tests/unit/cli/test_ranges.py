@@ -55,7 +55,7 @@ class TestCountBy:
             ("2023-11-16T00:00:00.000+01:00", "2023-11-16T12:00:00.000+01:00", 0),
         ]
         people = topic.ok("count", "flights", "--by", "day", *during).lines
-        assert people[0] == "flights has 6 records in this range of record time, in 3 days"
+        assert people[0] == "flights has 6 records in this range of timestamps, in 3 days"
         assert people[1].split() == ["START", "(Europe/Zurich)", "RECORDS"]
         assert people[2].split()[-1] == "5"
 
@@ -74,9 +74,7 @@ class TestCountBy:
         cli.append(at(-1), at(NOW))
         result = cli.ok("count", "flights", "--by", "hour", "-o", "json")
         assert [row["records"] for row in result.objects] == [1]
-        assert (
-            "1 record has no time on the record clock and is not counted in any range" in result.err
-        )
+        assert "1 record has no timestamp and is not counted in any range" in result.err
 
     @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
     def test_no_range_begins_before_1970(self, cli: Cli, zone: str) -> None:
@@ -191,7 +189,7 @@ class TestCount:
         assert topic.ok("count", "flights:0").lines == ["flights:0 has 6 records"]
         assert topic.ok("count", "flights:1").lines == ["flights:1 has 0 records"]
         one = topic.ok("count", "flights:0", "--to", str(NOW - 10))
-        assert one.lines == ["flights:0 has 1 record in this range of record time"]
+        assert one.lines == ["flights:0 has 1 record in this range of timestamps"]
 
     def test_costs_are_shown_on_demand(self, topic: Cli) -> None:
         lines = topic.ok("count", "flights:0", "--wide").lines
@@ -208,9 +206,7 @@ class TestCount:
     def test_records_without_a_time_are_reported(self, topic: Cli) -> None:
         topic.append(at(-1))
         result = topic.ok("count", "flights", "--from", str(NOW))
-        assert (
-            "1 record has no time on the record clock and is not counted in any range" in result.err
-        )
+        assert "1 record has no timestamp and is not counted in any range" in result.err
 
     @pytest.mark.parametrize("target", ["flights:x", ":1", "flights:1:2"])
     def test_a_target_that_is_none(self, topic: Cli, target: str) -> None:
@@ -268,7 +264,7 @@ class TestLatency:
 
     def test_hours_are_shown_on_demand(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights", "--show", "hours").lines
-        assert lines[2].split()[:4] == ["APPENDED", "FROM", "(UTC)", "SPAN"]
+        assert lines[2].split()[:5] == ["APPEND", "TIME", "FROM", "(UTC)", "SPAN"]
         assert len(lines) == 5
         topics = topic.ok("latency", "flights", "--show", "topics", "-o", "json").objects
         assert [(row["records"], row["p50_ms"]) for row in topics] == [(6, 10)]

@@ -33,7 +33,7 @@ def test_a_range_of_record_time_contains_exactly_the_records_inside(hours: Cli) 
     bounds = ("--from", str(NOW - 8 * HOUR), "--to", str(NOW - 5 * HOUR))
     result = hours.ok("read", "flights", "-o", "json", *bounds)
     assert [row["offset"] for row in result.objects] == [2, 5, 6, 9]
-    assert result.err == "note: 2 records have no time on the record clock and were left out\n"
+    assert result.err == "note: 2 records have no timestamp and were left out\n"
 
 
 def test_a_range_of_append_time_contains_exactly_the_records_inside(hours: Cli) -> None:

@@ -92,7 +92,7 @@ def test_records_without_a_time_are_left_out_and_counted(
     hours: Cli, place: tuple[str, ...]
 ) -> None:
     result = hours.ok("read", "flights", "--order", "time", *place)
-    assert result.err == "note: 2 records have no time on the record clock and were left out\n"
+    assert result.err == "note: 2 records have no timestamp and were left out\n"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_without_a_match_deleted_offsets_are_reported(hours: Cli, place: tuple[s
     times = (("record", ""), ("append", ", whose append time is 2023-11-15 04:13:20 UTC"))
     for clock, time in times:
         said = hours.ok(*early, "--partition", "0", "--clock", clock, *place).err
-        assert said.endswith(f"note: {note}{time}\n"), "it has no record time"
+        assert said.endswith(f"note: {note}{time}\n"), "it has no timestamp"
 
 
 @pytest.mark.parametrize("by", [(), ("--by", "hour")])
@@ -184,9 +184,9 @@ def test_a_count_of_records_without_a_time_may_be_too_small(
 ) -> None:
     since = ("--from", str(NOW - 8 * HOUR))
     said = hours.ok("count", "flights", *since, *by, *place).err
-    assert "at least 2 records have no time on the record clock" in said
+    assert "at least 2 records have no timestamp" in said
     said = hours.ok("count", "flights", "--by", "hour", *place).err
-    assert said.startswith("2 records have no time on the record clock")
+    assert said.startswith("2 records have no timestamp")
 
 
 def test_a_damaged_first_record_leaves_only_its_time_out_of_a_note(cli: Cli) -> None:

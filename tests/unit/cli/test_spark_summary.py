@@ -115,7 +115,7 @@ def test_a_page_shows_hours_on_both_clocks() -> None:
     hours = Hours({"record": made, "append": {APPENDED: 12}}, {1: 12}, {1: 99})
     page = _report(OUTCOME, hours, None).html()
     assert "Records read at the source, by hour" in page
-    assert "record time in UTC, by hour" in page
+    assert "timestamp in UTC, by hour" in page
     assert '<td class="d">2013-02-08 12:00</td><td class="n">7</td>' in page
     assert "append time: records: 12 (2026-11-21 19:00)." in page
     assert "99 B" in page
@@ -125,9 +125,9 @@ def test_a_page_shows_hours_on_both_clocks() -> None:
 def test_each_clock_has_its_own_axis() -> None:
     plot = clock_plots({"append": {APPENDED: 1}, "record": {MADE: 1}}, "By {step}")
     assert plot.title == "By hour"
-    assert list(plot.axes) == ["record time", "append time"]
+    assert list(plot.axes) == ["timestamp", "append time"]
     assert [axis.title for axis in plot.axes.values()] == [
-        "record time in UTC, by hour",
+        "timestamp in UTC, by hour",
         "append time in UTC, by hour",
     ]
 

@@ -114,7 +114,7 @@ def test_a_diff_is_not_called_exact_if_records_have_no_time(flights: Cli) -> Non
     append_two_keys(flights)
     (flights.data / "flights-0" / f"{0:020d}.appendtime").unlink()
     end = "; from the table as of"
-    lacking = "records have no time on the append clock"
+    lacking = "records have no known append time"
     for key, of in (((), "of keys"), (("--key", "a"), "of key a")):
         span = ("--from", "2001Z", "--clock", "append", "--inexact", "mark")
         found = flights.ok("diff", "flights", *span, "--to", "2002Z", *key).err
@@ -149,7 +149,7 @@ def test_a_diff_of_one_key_shows_only_changed_fields(flights: Cli) -> None:
     assert [" ".join(line.split()) for line in lines] == [
         "PARTITION FIELD BEFORE AFTER",
         "0 offset 0 2",
-        "0 time (UTC) 2023-11-14 22:13:19.901 2023-11-14 22:13:19.950",
+        "0 timestamp (UTC) 2023-11-14 22:13:19.901 2023-11-14 22:13:19.950",
         "0 value.seats 95 110",
         "0 value.at.gate A1 B7",
         "0 value.old 0 (missing)",

@@ -273,8 +273,7 @@ def test_describe_notes_a_record_without_a_time(flights: Cli) -> None:
     assert facts[0]["record"]["largest_ms"] is None
     assert facts[0]["record"]["without_time"] == 1
     assert flights.ok("describe", "flights").lines[-1] == (
-        "partition 0: 1 record has no time on the record clock, so no range of record"
-        " time contains it"
+        "partition 0: 1 record has no timestamp, so no range of timestamps contains it"
     )
 
 

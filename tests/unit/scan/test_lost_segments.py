@@ -372,7 +372,7 @@ def test_offsets_that_are_lost_below_the_log_start_are_no_concern(tmp_path: Path
 def searches(root: Path) -> list[int]:
     """Return the offsets that four searches find; searches without a result are left out.
 
-    They search record time 0, record time 59, append time 0, and the largest timestamp.
+    They search timestamp 0, timestamp 59, append time 0, and the largest timestamp.
     """
     name = TopicPartition(TOPIC, 0)
     with tidelog.open(str(root)) as log:

@@ -82,7 +82,7 @@ def test_unread_records_without_a_time_are_counted_and_refused_if_strict(path: s
     stats = scan.ScanStats()
     scan.to_table(plan, stats=stats)
     assert stats.without_time == len(UNTIMED)
-    with pytest.raises(MissingTimestamps, match="1 record without a time on the record clock"):
+    with pytest.raises(MissingTimestamps, match="1 record without a timestamp"):
         scan.to_table(plan, options=scan.ReadOptions(strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Searches by record time with kernels: results, reported damage, and when files are mapped.
+"""Searches by timestamp with kernels: results, reported damage, and when files are mapped.
 
 tests/contracts/test_search.py draws logs and compares each search with a full read.
 """
@@ -297,7 +297,7 @@ def test_gaps_and_emptied_batches_are_skipped() -> None:
 
 
 def test_damage_that_hides_a_match_is_not_passed_over() -> None:
-    """The header's largest time exceeds all record times of the damaged batch: a match is lost."""
+    """The header's largest time exceeds all timestamps of the damaged batch: a match is lost."""
     env, directory, log = new_log()
     put(log, 10, 50, 20)
     put(log, 90)

@@ -70,7 +70,7 @@ def test_tiny_segments_of_other_programs_are_detected() -> None:
 def test_a_backfill_that_runs_through_the_days_warns_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each append is 1 ms after the previous one, but its record time is two days later."""
+    """Each append is 1 ms after the previous one, but its timestamp is two days later."""
     env, _, log = new_log({"segment.ms": str(DAY_MS)})
     with caplog.at_level(logging.WARNING, "tidelog.storage.segment.segment_notes"):
         for turn in range(30):

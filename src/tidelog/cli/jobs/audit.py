@@ -71,9 +71,13 @@ DIFFERENCES: Final = output.columns(
     output.key("key"),
     output.minor(output.time("bucket"), output.number("a_partition")),
     output.number("a_offset"),
-    output.minor(output.time("a_time"), output.count("a_records"), output.number("b_partition")),
+    output.minor(
+        output.titled(a_create_time=output.time("a_time")),
+        output.count("a_records"),
+        output.number("b_partition"),
+    ),
     output.number("b_offset"),
-    output.minor(output.time("b_time"), output.count("b_records")),
+    output.minor(output.titled(b_create_time=output.time("b_time")), output.count("b_records")),
 )
 TOPICS: Final = output.columns(
     "topic",

@@ -61,7 +61,7 @@ COLUMNS: Final = output.columns(
     output.count("records"),
     output.size("size_bytes"),
     output.minor(output.count("segments")),
-    output.time("append"),
+    output.titled(append_time=output.time("append")),
 )
 _JDBC: Final = "jdbc"
 _BY_SUFFIX: Final = {

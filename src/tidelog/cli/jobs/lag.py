@@ -42,7 +42,7 @@ from tidelog.jobs.lag.options import LagOptions
 from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
-from tidelog.types import HOUR_MS
+from tidelog.types import HOUR_MS, ClockName
 
 if TYPE_CHECKING:
     from tidelog.jobs.lag.job import GroupLag
@@ -234,7 +234,7 @@ def page(
     sections: list[Section] = [
         Text(
             "Records that consumer groups have not read yet, by the hour in which they were"
-            " appended, and by the hour of their record time."
+            " appended, and by the hour of their timestamp."
         ),
         Items([_in_short(group) for group in groups], "In short"),
     ]
@@ -294,12 +294,12 @@ def _panels(group: "GroupLag") -> dict[str, dict[str, dict[int, float]]]:
         totals[topic] += number
     first = sorted(totals, key=lambda topic: -totals[topic])[:3]
     panels: dict[str, dict[str, dict[int, float]]] = {}
-    for clock in ("append", "record"):
+    for clock in (ClockName.APPEND, ClockName.RECORD):
         names = [*first, "others"] if len(totals) > len(first) else first
         series: dict[str, dict[int, float]] = {name: {} for name in names}
         for (topic, of, hour_ms), number in group.hours.items():
             if of == clock and hour_ms is not None:
                 values = series[topic if topic in series else "others"]
                 values[hour_ms // HOUR_MS] = values.get(hour_ms // HOUR_MS, 0.0) + number
-        panels[f"{clock} time"] = series
+        panels[clock.time_name] = series
     return panels

@@ -51,7 +51,7 @@ from tidelog.plots import Numbers, Plot, Series, Unit
 from tidelog.spark.places import Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
 from tidelog.timespec import time_text
-from tidelog.types import TopicPartition
+from tidelog.types import ClockName, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -478,7 +478,7 @@ def clock_plots(
         zone: Zone of the times at the axis; UTC if None.
     """
     panels = {
-        f"{clock} time": {"records": {hour: float(n) for hour, n in hours.items()}}
+        ClockName(clock).time_name: {"records": {hour: float(n) for hour, n in hours.items()}}
         for clock, hours in sorted(by_clock.items(), reverse=True)
     }
     return plot_by_hour(panels, "records", title=title, zone=zone)

@@ -105,9 +105,9 @@ class Filter(NamedTuple):
     Attributes:
         offset_start: First offset to select, inclusive.
         offset_end: End of the offsets, exclusive.
-        by_time: 1 to also select by record time. With 1, records without a time are left out.
-        time_start: Start of the record times in ms, inclusive.
-        time_end: End of the record times in ms, exclusive; INT64_MAX for no end.
+        by_time: 1 to also select by timestamp. With 1, records without a time are left out.
+        time_start: Start of the timestamps in ms, inclusive.
+        time_end: End of the timestamps in ms, exclusive; INT64_MAX for no end.
         keys: `LEFT_OUT`, `COPIED` or `VIEWED`.
         values: `LEFT_OUT`, `COPIED` or `VIEWED`.
     """

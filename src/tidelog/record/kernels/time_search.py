@@ -1,4 +1,4 @@
-"""Searches one segment by record time, with time index, offset index, batch headers and records.
+"""Searches one segment by timestamp, with time index, offset index, batch headers and records.
 
 The kernel reads the bytes of the segment's three files and keeps no state;
 `storage/segment/mapped_time_search` calls the kernel. For a compressed or legacy batch the kernel

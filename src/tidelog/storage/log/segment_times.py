@@ -9,7 +9,7 @@ batch's header gives the exact value. Without a zone map, an upper bound is used
 segment's largest timestamp and its largest append time. The upper bound exceeds the exact time by
 at most the time that it took to fill the segment.
 
-Largest record times are read from time indexes, smallest record times from zone maps. A small
+Largest timestamps are read from time indexes, smallest timestamps from zone maps. A small
 segment without a zone map is read; a large segment without a zone map is skipped and reported.
 
 Reads only. Source: docs/retention.md.
@@ -191,7 +191,7 @@ class _Arrivals:
         return best
 
     def _bound(self, zone: "Zone") -> int:
-        """Return an upper bound of the capped record times in a zone, in ms."""
+        """Return an upper bound of the capped timestamps in a zone, in ms."""
         arrival_ms = self.at(zone.last_offset).ms
         # If all append times of the segment are known, the zone's append times need no check.
         is_known = self._times.is_append_known
@@ -208,7 +208,7 @@ READ_LIMIT_BYTES: Final = 128 << 10
 
 @dataclass(slots=True)
 class RecordRange:
-    """Smallest record time of a partition, in ms, and the number of records without a timestamp.
+    """Smallest timestamp of a partition, in ms, and the number of records without a timestamp.
 
     Attributes:
         smallest_ms: Smallest timestamp of the records that were read; None if no record has a
@@ -230,7 +230,7 @@ class RecordRange:
 
 
 def record_range(log: LogView) -> RecordRange:
-    """Return the smallest record time from the log start on, and the ranges that were not read.
+    """Return the smallest timestamp from the log start on, and the ranges that were not read.
 
     Raises:
         StorageFailure: The disk failed.
@@ -400,7 +400,7 @@ def _between_batches(
 
 
 def record_span(log: LogView) -> TimeSpan:
-    """Return the smallest and the largest record time; None for an unknown time.
+    """Return the smallest and the largest timestamp; None for an unknown time.
 
     Markers of transactions are ignored.
     """

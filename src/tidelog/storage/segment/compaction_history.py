@@ -53,7 +53,7 @@ class CompactionHistory(NamedTuple):
         end_offset: Only records below this offset were ever removed. Each removed record was
             superseded by a record below this offset, was an expired tombstone or marker, or
             belonged to an aborted transaction or to an erased key.
-        record_exact_ms: Oldest record time in ms as of which a table is exact; 0 if no record was
+        record_exact_ms: Oldest timestamp in ms as of which a table is exact; 0 if no record was
             removed, -1 if unknown.
         append_exact_ms: Oldest append time in ms as of which a table is exact; 0 if no record was
             removed, -1 if unknown.

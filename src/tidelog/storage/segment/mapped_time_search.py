@@ -1,4 +1,4 @@
-"""Searches by record time inside one segment, with one kernel call for each segment.
+"""Searches by timestamp inside one segment, with one kernel call for each segment.
 
 This module connects the log's search (`time_search`), which chooses the segment, with the kernel
 (`record/kernels/time_search`).
@@ -81,7 +81,7 @@ class MappedPart(NamedTuple):
         epochs: Leader epoch of each batch whose checksum was verified, by the batch's position;
             None for a batch without an epoch.
         between: Base offset of the segment, and upper bound (exclusive) of the segment's offsets.
-        largest: Upper bound of the record times in these batches, in ms.
+        largest: Upper bound of the timestamps in these batches, in ms.
         is_whole: Whether the part has all batches of the segment.
     """
 

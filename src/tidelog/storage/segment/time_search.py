@@ -4,7 +4,7 @@ This module searches the whole log. It also has a search inside one segment, in 
 `mapped_time_search` has a faster one with kernels. The binary search in a segment's time index
 is `TimeIndex.lookup` (`time_index`); `index_proof.time_floor` checks the entry that it returns.
 
-A search by record time has these steps. First, a bisection over the largest timestamp up to each
+A search by timestamp has these steps. First, a bisection over the largest timestamp up to each
 segment's end gives the first segment that can have a match. This segment's time index gives the
 batch to start at. Batches are skipped as long as the largest timestamp in their headers is too
 small. The first batch whose header has a large enough timestamp is opened. A flipped bit in the
@@ -78,7 +78,7 @@ def open_batch(
 
 
 class BatchSearch(Protocol):
-    """Search by record time inside one segment."""
+    """Search by timestamp inside one segment."""
 
     def __call__(
         self, segment: Segment, target: int, floor_offset: int, may_block: bool, /
@@ -127,7 +127,7 @@ class TimeSearch:
     because this value does not change. Code that removes or replaces segments must call `forget`.
 
     Attributes:
-        batch_search: Search by record time inside one segment.
+        batch_search: Search by timestamp inside one segment.
     """
 
     __slots__ = ("_highest", "_losses", "_maxima", "batch_search")
@@ -353,7 +353,7 @@ def stamped_ms(batch: Batch) -> int | None:
 def _scan_for_max(
     segments: Sequence[Segment], floor_offset: int, may_block: bool
 ) -> OffsetAndTimestamp | None:
-    """Return the first record with the largest record time; read the records to find it.
+    """Return the first record with the largest timestamp; read the records to find it.
 
     Headers and index entries are not enough. They may describe a record that no longer exists,
     because a cleaner keeps the headers of batches that it has emptied.

@@ -514,7 +514,7 @@ def test_a_pace_bounds_the_bytes_per_second() -> None:
 
 @pytest.mark.parametrize(("clock", "is_due"), [("record-capped", True), ("record", False)])
 def test_the_minimum_lag_counts_from_the_append_at_the_latest(clock: str, is_due: bool) -> None:
-    """A record time years ahead delays compaction by `record` time, but not by `record-capped`."""
+    """A timestamp years ahead delays compaction by `record` time, but not by `record-capped`."""
     env = seeded_env(1)
     directory = open_dir(
         env,
