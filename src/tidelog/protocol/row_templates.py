@@ -58,8 +58,8 @@ COPIED_BELOW: Final = 16 << 10
 # Beginning of a request: API key, version, correlation id, and the length of the client id.
 _REQUEST_HEAD: Final = Struct(">hhih")
 _HEAD_BYTES: Final = 4
-# Positions of the correlation id. They are the same in a request without its length prefix and in
-# a response with its length prefix.
+# Positions of the correlation id, both in a request without its length prefix and in a response
+# with its length prefix.
 CORRELATION_ID: Final = slice(4, 8)
 _BODY_AT: Final = 8
 _UUID_BYTES: Final = 16

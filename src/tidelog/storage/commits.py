@@ -63,7 +63,7 @@ class Mark(NamedTuple):
     Attributes:
         version: Number of the version, 0 or more. A writer's versions increase.
         committed_ms: Time of the commit in ms, by the directory's clock.
-        note: Note that the writer stored with the version.
+        note: Text that the writer stored with the version.
         ranges: Ranges of the version's records: topic, partition, first offset, end offset
             (exclusive), append time in ms (-1 if the append clock is off).
     """

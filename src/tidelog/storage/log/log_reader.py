@@ -44,7 +44,7 @@ ANY_OFFSET: Final = 2**63 - 1
 
 
 def unknown_times_note(name: TopicPartition, count: int) -> str:
-    """Return a note that a search by append time excludes records of unknown append time."""
+    """Return a sentence: a search by append time leaves out records with unknown append time."""
     return (
         f"{name}: the append time of {plural(count, 'record')} before the result is unknown;"
         f" {'this record' if count == 1 else 'each of these records'} may have been appended"

@@ -254,7 +254,7 @@ class ClosedSegment(Segment):
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Store that whole batches fill the segment up to its end; only its writer knows this.
+        """Store that whole batches fill the segment up to its end, as only the writer can know.
 
         `size_bytes` is the total size of these batches.
         """

@@ -43,7 +43,7 @@ def ensure_times(segment: Segment, change: str, remedy: str) -> None:
 
 
 def accepting(command: str, segment: Segment) -> str:
-    """Return the remedy of a command that accepts unknown append times of a partition."""
+    """Return the advice to accept a partition's unknown append times by an option of `command`."""
     name = segment.context.topic_partition
     return f"use `tidelog {command} {name.topic}:{name.partition} {ACCEPT}`"
 
