@@ -309,7 +309,7 @@ class Manifest:
         return {row.folder for row in rows}
 
     def with_added(self, rows: Iterable[TierSegment]) -> "Manifest":
-        """Return the manifest with further segments; a segment is skipped if it has a copy here.
+        """Return the manifest with further segments, except those that it has copies of already.
 
         Raises:
             TierConflict: The manifest has other data at some of these offsets.
