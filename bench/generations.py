@@ -5,8 +5,8 @@ follow, whose keys are uniform or distributed by Zipf's law. Both cleaners may u
 space: twice the live size, with the active segment counted as full. Brute force cleans when one
 more segment would exceed this peak space. The generational strategy decides after every roll
 whether to clean. Bytes written are bytes of log files and of `compaction-statistics`. Bytes read
-are read to map, rewrite and sample segments. Files that await deletion, and `.cleaned` files before
-their swap, don't count as space.
+are the bytes that cleanings read to map, rewrite and sample segments. Files that await deletion,
+and `.cleaned` files before their swap, don't count as space.
 
 `./run bench compaction` includes these cases.
 """

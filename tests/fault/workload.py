@@ -1,4 +1,4 @@
-"""A workload on a directory of topics: steps drawn by a seed, and the promise of each step.
+"""A workload on a directory of topics: steps drawn by a seed, and what must hold after each step.
 
 With the same seed, a workload takes the same steps and makes the same calls, so that a crash or a
 failing call can be reproduced.

@@ -211,7 +211,7 @@ def test_a_lost_cut_under_later_rows_is_never_wrong(
 
 
 def test_a_lost_cut_without_any_later_row_needs_the_cut_to_be_durable() -> None:
-    """A cut has to be synced before further appends. If not, a crash may restore old times."""
+    """A cut must be synced before the next append; otherwise a crash may restore old times."""
     writer = written([("append", 1, 0), ("append", 1, 1)])
     old = writer.disk
     writer.run([("truncate", 2, 0), ("append", 1, 0)])

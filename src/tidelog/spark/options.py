@@ -102,8 +102,8 @@ WRITE_OPTIONS: Final = {
     "includeHeaders": "accepted as in Spark's Kafka connector, without effect: headers are written"
     " if there is a column named headers",
     "delivery": "to brokers: idempotent, or exactly-once (one transaction for each task)",
-    "transactionalIdPrefix": "prefix of the transactional ids of exactly-once",
-    "markerTopic": "compacted topic that stores which batches exactly-once has written",
+    "transactionalIdPrefix": "with exactly-once: prefix of the transactional ids",
+    "markerTopic": "with exactly-once: compacted topic that stores which batches are written",
     "txnAppId": "name under which a writer numbers its batch writes (see txnVersion)",
     "txnVersion": "number of this write under txnAppId; nothing is written to a topic that already"
     " has this number or a larger one",

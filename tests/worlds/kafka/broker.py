@@ -1,7 +1,7 @@
 """A real Apache Kafka broker for tests: one node, KRaft combined mode, on a free loopback port.
 
 `Broker.start` formats the directory once and waits for the broker's log line that it has started.
-`stop()` ends the process by its handle in an orderly way, `kill()` at once. A kill loses no written
+`stop()` shuts the broker down cleanly, `kill()` ends its process at once. A kill loses no written
 data, because the operating system still writes the data to disk. A stopped broker starts again on
 the same directory and port, so a test can change `log_dir` in between.
 """
