@@ -5,7 +5,7 @@ table has the key's hash and bytes. For each `side` (a requested point in time),
 the version and offset of the winning record, and whether this record is a tombstone. For batches
 (`find_latest`), an entry has the positions of the key and its last value. The hash has a secret
 seed, so that clients can't choose keys that collide. The caller allocates the tables, and replaces
-full tables by larger tables. Plain references are dicts (tests/unit/record/test_winners.py,
+full tables by larger tables. Plain references are dicts (tests/unit/record/test_last_records.py,
 test_latest.py).
 """
 

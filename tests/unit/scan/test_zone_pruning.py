@@ -1,6 +1,6 @@
 """Parts of a segment that are read for a time range, and parts that the zone map counts."""
 
-from tests.unit.storage.test_zones import BASE, RECORD, encode, zone
+from tests.unit.storage.test_zone_map import BASE, RECORD, encode, zone
 
 from tidelog.scan.zone_pruning import ZoneQuestion, ZoneRange, find_ranges
 from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
