@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptIndex
-from tidelog.storage.segment.index import used_size
 from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.sorted_index import used_size
 from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.types import INT32_MAX
 

@@ -51,8 +51,8 @@ from tidelog.storage.log.producers import decode_snapshot
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment import segment_notes
 from tidelog.storage.segment.append_time_trust import fingerprint
-from tidelog.storage.segment.index import Index
 from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.sorted_index import SortedIndex
 from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
@@ -335,7 +335,7 @@ def _check_offset_entry(dump: DumpFile, slot: int, offset: int, batch: BatchFact
         )
 
 
-def _note_tail(dump: DumpFile, index: Index) -> None:
+def _note_tail(dump: DumpFile, index: SortedIndex) -> None:
     if index.tail_bytes % index.ENTRY_SIZE:
         dump.find(f"the file's size is not a multiple of {index.ENTRY_SIZE}, the size of an entry")
     elif index.tail_bytes:

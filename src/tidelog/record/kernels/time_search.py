@@ -11,7 +11,8 @@ the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
 index: int64 timestamp, int32 relative offset. A floor search returns the last entry whose key is
-not above the target; `Index._floor` (`storage/segment/index`) is the plain floor search.
+not above the target; `SortedIndex._floor` (`storage/segment/sorted_index`) is the plain floor
+search.
 
 Source: docs/format.md#offset-index, #time-index; KIP-33.
 """

@@ -34,8 +34,8 @@ from tidelog.storage.log.producers import (
     decode_snapshot,
     to_snapshot,
 )
-from tidelog.storage.segment.index import Index
 from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.sorted_index import SortedIndex
 from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX
@@ -202,7 +202,9 @@ def _check_last_time(
     yield derived(path, damage, position=index.size_bytes)
 
 
-def _check_tail(path: str, index: Index, facts: LogFacts, rules: IndexRules) -> Iterator[Finding]:
+def _check_tail(
+    path: str, index: SortedIndex, facts: LogFacts, rules: IndexRules
+) -> Iterator[Finding]:
     """Yield a finding on preallocated zeros or an incomplete entry after an index's entries."""
     if not index.tail_bytes:
         return

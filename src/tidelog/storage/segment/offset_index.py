@@ -4,8 +4,8 @@ The file is `BASE.index`. Entry (offset, position): the batch at `position` has 
 offset; batches between two indexed batches have no entry. Offsets and positions strictly increase.
 An entry has 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
 
-`OffsetIndex.lookup` searches with `Index._floor` (`index`). If numpy is already loaded, the order
-of entries is checked with arrays, which is a hundred times faster.
+`OffsetIndex.lookup` searches with `SortedIndex._floor` (`sorted_index`). If numpy is already
+loaded, the order of entries is checked with arrays, which is a hundred times faster.
 
 Source: Kafka 4.x OffsetIndex; docs/format.md#offset-index.
 """
@@ -17,7 +17,7 @@ from typing import Final
 
 from tidelog.amounts import plural
 from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest
-from tidelog.storage.segment.index import Index
+from tidelog.storage.segment.sorted_index import SortedIndex
 from tidelog.types import INT32_MAX, Buffer
 
 _OFFSET_ENTRY: Final = Struct(">ii")
@@ -27,7 +27,7 @@ OFFSET_ENTRY_SIZE: Final = 8
 assert _OFFSET_ENTRY.size == OFFSET_ENTRY_SIZE
 
 
-class OffsetIndex(Index):
+class OffsetIndex(SortedIndex):
     """Offset index of one segment, for a writer or only for searches."""
 
     ENTRY_SIZE = OFFSET_ENTRY_SIZE

@@ -7,8 +7,8 @@ smaller timestamp. Records after O may have timestamps <= T. In the entries, tim
 increase and offsets never decrease. A batch without a timestamp gets no entry. An entry has 12
 bytes, big-endian: int64 timestamp in ms, int32 relative offset.
 
-`TimeIndex.lookup` searches with `Index._floor` (`index`). If numpy is already loaded, the order of
-entries is checked with arrays, which is a hundred times faster than with plain Python.
+`TimeIndex.lookup` searches with `SortedIndex._floor` (`sorted_index`). If numpy is already loaded,
+the order of entries is checked with arrays, which is a hundred times faster than with plain Python.
 
 Source: KIP-33; Kafka 4.x TimeIndex; docs/format.md#time-index.
 """
@@ -20,7 +20,7 @@ from typing import Final
 
 from tidelog.amounts import plural
 from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest
-from tidelog.storage.segment.index import Index
+from tidelog.storage.segment.sorted_index import SortedIndex
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
 
 _TIME_ENTRY: Final = Struct(">qi")
@@ -29,7 +29,7 @@ TIME_ENTRY_SIZE: Final = 12
 assert _TIME_ENTRY.size == TIME_ENTRY_SIZE == _TIME_RELATIVE.size
 
 
-class TimeIndex(Index):
+class TimeIndex(SortedIndex):
     """Time index of one segment, for a writer or only for searches."""
 
     ENTRY_SIZE = TIME_ENTRY_SIZE

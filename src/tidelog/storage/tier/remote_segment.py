@@ -20,12 +20,12 @@ from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import Entry, ReadBytes, Zone, ZoneMap
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.index import Index
 from tidelog.storage.segment.index_loading import index_limit_bytes
 from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.retention import SegmentTimes
 from tidelog.storage.segment.roll import SegmentNote
 from tidelog.storage.segment.segment import SegmentContext, in_segment
+from tidelog.storage.segment.sorted_index import SortedIndex
 from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.storage.segment.zone_map_files import NOT_USED
@@ -36,7 +36,7 @@ from tidelog.types import ClockName
 # Bytes of the log that a walk reads at a time.
 WALK_BYTES: Final = 1 << 20
 
-_Index = TypeVar("_Index", bound=Index)
+_Index = TypeVar("_Index", bound=SortedIndex)
 CheckMap = Callable[[ZoneMap], None]
 
 _OF_FOOTER: Final = frozenset(

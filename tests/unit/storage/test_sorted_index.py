@@ -3,8 +3,8 @@
 import pytest
 
 from tidelog.errors import InvalidRequest
-from tidelog.storage.segment.index import used_size
 from tidelog.storage.segment.offset_index import OffsetIndex
+from tidelog.storage.segment.sorted_index import used_size
 
 ENTRY = b"\0\0\0\1\0\0\0\2"
 ZEROS = bytes(8)

@@ -1,7 +1,7 @@
 """Common base of the offset index and the time index: binary search, buffer of entries, truncation.
 
-`Index._floor` is the search of both indexes (`OffsetIndex.lookup`, `TimeIndex.lookup`): a binary
-search in which the first probes are interpolated.
+`SortedIndex._floor` is the search of both indexes (`OffsetIndex.lookup`, `TimeIndex.lookup`): a
+binary search in which the first probes are interpolated.
 
 A writer appends entries in memory and writes the same bytes to the file. For a finished segment,
 the index is a read-only view of the mapped file and is searched in place. If a writer's buffer is
@@ -51,7 +51,7 @@ def used_size(data: Buffer, entry_size: int) -> int:
     return bisect_left(range(0, count * entry_size, entry_size), x=True, key=is_zero) * entry_size
 
 
-class Index:
+class SortedIndex:
     """Entries of one size for one segment. One thread may write while other threads search.
 
     Attributes:
