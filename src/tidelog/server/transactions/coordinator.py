@@ -11,7 +11,7 @@ from tidelog.errors import TidelogError
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import Timer
 from tidelog.server.runtime.reply import Reply
-from tidelog.server.transactions.markers import MarkerWriter, PartitionMarkers
+from tidelog.server.transactions.markers import PartitionMarkers, TransactionCompleter
 from tidelog.server.transactions.metadata import (
     LOGGER,
     SERVER_VERSION,
@@ -61,10 +61,10 @@ class TransactionCoordinator:
         self._clock = services.env.clock
         self._timers = services.timers
         self._ids = services.producer_ids
-        self.table = TransactionStates(services, self._write_markers)
+        self.table = TransactionStates(services, self._complete)
         self.topic = self.table.topic
-        self._marker_writer = MarkerWriter(self.table, markers, self._timers, self._clock)
-        services.closers.append(self._marker_writer.close)
+        self._completer = TransactionCompleter(self.table, markers, self._timers, self._clock)
+        services.closers.append(self._completer.close)
         services.topics.on_deleted.append(self._forget_topic)
         self._abort_interval_ms = (
             self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
@@ -82,8 +82,8 @@ class TransactionCoordinator:
         """
         self.topic.resume()
 
-    def _write_markers(self, transaction: Transaction) -> None:
-        self._marker_writer.begin(transaction)
+    def _complete(self, transaction: Transaction) -> None:
+        self._completer.begin(transaction)
 
     def _forget_topic(self, info: TopicInfo) -> None:
         if info.name == TRANSACTIONS_TOPIC:
@@ -288,7 +288,7 @@ class TransactionCoordinator:
 
         def written(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
-                self._marker_writer.begin(transaction)
+                self._completer.begin(transaction)
             reply.complete(code)
 
         self.table.write(transaction, step).then(written)

@@ -45,8 +45,12 @@ _LATER_ONE: Final = frozenset(
 _DONE: Final = _LATER_ONE | {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-class MarkerWriter:
-    """Completion of decided transactions. Used only in the event loop's thread."""
+class TransactionCompleter:
+    """Completes decided transactions. Used only in the event loop's thread.
+
+    It has `PartitionMarkers` write a transaction's markers, repeats those that could not be
+    written, and then writes the completion to the coordinator's log.
+    """
 
     def __init__(
         self, table: TransactionStates, markers: "PartitionMarkers", timers: Timers, clock: Clock
