@@ -17,6 +17,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from tidelog import errors
@@ -220,7 +221,7 @@ def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
     if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
         yield path
         return
-    if not os.path.isdir(_DESCRIPTORS):  # noqa: PTH112 - paths are str here
+    if not Path(_DESCRIPTORS).is_dir():
         raise InvalidRequest(
             f"{path} has {len(os.fsencode(path))} bytes, but a socket's address has at most"
             f" {ADDRESS_BYTES_MAX}; open the directory by a shorter path, such as a link to it"
@@ -235,7 +236,7 @@ def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
 def remove_socket(directory: str) -> None:
     """Remove the socket file, if this is possible."""
     with suppress(OSError):
-        os.unlink(f"{directory}/{SOCKET_FILE}")  # noqa: PTH108 - paths are str here
+        Path(directory, SOCKET_FILE).unlink()
 
 
 def listen(directory: str) -> socket.socket:
@@ -247,19 +248,18 @@ def listen(directory: str) -> socket.socket:
         InvalidRequest: The directory's path is too long for a socket.
         OSError: The socket can't be created.
     """
-    temporary = f"{SOCKET_FILE}.tmp"
+    temporary = Path(directory, f"{SOCKET_FILE}.tmp")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(OSError):  # fails on macOS: there, the file has another mode until `chmod`
             os.fchmod(listener.fileno(), MODE)
-        with suppress(FileNotFoundError):
-            os.unlink(f"{directory}/{temporary}")  # noqa: PTH108 - paths are str here
-        with address(directory, temporary) as bound_to:
+        temporary.unlink(missing_ok=True)
+        with address(directory, temporary.name) as bound_to:
             listener.bind(bound_to)
-        os.chmod(f"{directory}/{temporary}", MODE)  # noqa: PTH101 - as above
+        temporary.chmod(MODE)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-        os.rename(f"{directory}/{temporary}", f"{directory}/{SOCKET_FILE}")  # noqa: PTH104 - as above
+        temporary.rename(temporary.with_name(SOCKET_FILE))
     except BaseException:
         listener.close()
         raise
