@@ -26,19 +26,9 @@ def add_wrapping(left: int, right: int) -> int:
     return (int(left) + int(right) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-@overload(add_wrapping, jit_options={"forceinline": True})
-def _add_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    return lambda left, right: left + right
-
-
 def subtract_wrapping(left: int, right: int) -> int:
     """Return `left - right`, wrapped to a signed 64-bit number."""
     return (int(left) - int(right) + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-@overload(subtract_wrapping, jit_options={"forceinline": True})
-def _subtract_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    return lambda left, right: left - right
 
 
 def rotate_left(value: int, bits: int) -> int:
@@ -53,39 +43,9 @@ def rotate_left(value: int, bits: int) -> int:
     return _signed((word << count | word >> (64 - count)) & _WORD_MASK)
 
 
-@overload(rotate_left, jit_options={"forceinline": True})
-def _rotate_left(value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    return lambda value, bits: _rotate(value, bits)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
-
-
-@intrinsic
-def _rotate(typing_context, value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    """Compute `rotate_left` with two shifts, which LLVM compiles to one rotation."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-        word, count = arguments
-        rest = builder.sub(ir.Constant(ir.IntType(64), 64), count)
-        return builder.or_(builder.shl(word, count), builder.lshr(word, rest))
-
-    return types.int64(types.int64, types.int64), generate
-
-
 def shift_right(value: int, bits: int) -> int:
     """Return the 64 bits of `value`, shifted right by 0 to 63 bits, filled with zeros."""
     return _signed((int(value) & _WORD_MASK) >> int(bits))
-
-
-@overload(shift_right, jit_options={"forceinline": True})
-def _shift_right(value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    return lambda value, bits: _shift(value, bits)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
-
-
-@intrinsic
-def _shift(typing_context, value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-        return builder.lshr(*arguments)
-
-    return types.int64(types.int64, types.int64), generate
 
 
 def _signed(word: int) -> int:
@@ -95,11 +55,6 @@ def _signed(word: int) -> int:
 def multiply_wrapping(left: int, right: int) -> int:
     """Return `left * right`, wrapped to a signed 64-bit number."""
     return _signed(int(left) * int(right) & _WORD_MASK)
-
-
-@overload(multiply_wrapping, jit_options={"forceinline": True})
-def _multiply_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    return lambda left, right: left * right
 
 
 def add_product(low: int, high: int, left: int, right: int) -> tuple[int, int]:
@@ -112,47 +67,9 @@ def add_product(low: int, high: int, left: int, right: int) -> tuple[int, int]:
     return _signed(total & _WORD_MASK), _signed(total >> 64 & _WORD_MASK)
 
 
-@overload(add_product, jit_options={"forceinline": True})
-def _add_product(low, high, left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    return lambda low, high, left, right: _multiply_wide(low, high, left, right)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
-
-
-@intrinsic
-def _multiply_wide(typing_context, low, high, left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    """Compute `add_product` with three machine instructions."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # numba's API
-        wide, half = ir.IntType(128), ir.Constant(ir.IntType(128), 64)
-        low, high, left, right = (builder.zext(word, wide) for word in arguments)
-        total = builder.or_(low, builder.shl(high, half))
-        total = builder.add(total, builder.mul(left, right))
-        words = (builder.trunc(part, ir.IntType(64)) for part in (total, builder.lshr(total, half)))
-        return context.make_tuple(builder, signature.return_type, list(words))
-
-    pair = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call] # numba has no hint
-    return pair(*[types.int64] * 4), generate
-
-
 def bit_length(value: int) -> int:
     """Return the number of bits of `value`, which is not negative; 0 for 0."""
     return int(value).bit_length()
-
-
-@intrinsic
-def _count_bits(typing_context, value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    """Compute `bit_length` with one machine instruction."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-        word = ir.IntType(64)
-        zeros = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
-        return builder.sub(ir.Constant(word, 64), zeros)
-
-    return types.int64(types.int64), generate
-
-
-@overload(bit_length, jit_options={"forceinline": True})
-def _bit_length(value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    return lambda value: _count_bits(value)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
 
 
 # Position that stands for a damaged number: beyond the end of every array, and so low that adding
@@ -254,3 +171,92 @@ def write_varlong(data: Bytes, at: int, value: int) -> int:
         rest >>= 7
     store_byte(data, at, group)
     return at + 1
+
+
+# From here on: the compiled forms of functions above. `memory` explains why mypy and ruff don't
+# check this code fully.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
+# ruff: noqa: ARG001, PLW0108
+
+
+@overload(add_wrapping, jit_options={"forceinline": True})
+def _add_wrapping(left, right):
+    return lambda left, right: left + right
+
+
+@overload(subtract_wrapping, jit_options={"forceinline": True})
+def _subtract_wrapping(left, right):
+    return lambda left, right: left - right
+
+
+@overload(rotate_left, jit_options={"forceinline": True})
+def _rotate_left(value, bits):
+    return lambda value, bits: _rotate(value, bits)
+
+
+@intrinsic
+def _rotate(typing_context, value, bits):
+    """Compute `rotate_left` with two shifts, which LLVM compiles to one rotation."""
+
+    def generate(context, builder, signature, arguments):
+        word, count = arguments
+        rest = builder.sub(ir.Constant(ir.IntType(64), 64), count)
+        return builder.or_(builder.shl(word, count), builder.lshr(word, rest))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@overload(shift_right, jit_options={"forceinline": True})
+def _shift_right(value, bits):
+    return lambda value, bits: _shift(value, bits)
+
+
+@intrinsic
+def _shift(typing_context, value, bits):
+    def generate(context, builder, signature, arguments):
+        return builder.lshr(*arguments)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@overload(multiply_wrapping, jit_options={"forceinline": True})
+def _multiply_wrapping(left, right):
+    return lambda left, right: left * right
+
+
+@overload(add_product, jit_options={"forceinline": True})
+def _add_product(low, high, left, right):
+    return lambda low, high, left, right: _multiply_wide(low, high, left, right)
+
+
+@intrinsic
+def _multiply_wide(typing_context, low, high, left, right):
+    """Compute `add_product` with three machine instructions."""
+
+    def generate(context, builder, signature, arguments):
+        wide, half = ir.IntType(128), ir.Constant(ir.IntType(128), 64)
+        low, high, left, right = (builder.zext(word, wide) for word in arguments)
+        total = builder.or_(low, builder.shl(high, half))
+        total = builder.add(total, builder.mul(left, right))
+        words = (builder.trunc(part, ir.IntType(64)) for part in (total, builder.lshr(total, half)))
+        return context.make_tuple(builder, signature.return_type, list(words))
+
+    pair = types.UniTuple(types.int64, 2)
+    return pair(*[types.int64] * 4), generate
+
+
+@intrinsic
+def _count_bits(typing_context, value):
+    """Compute `bit_length` with one machine instruction."""
+
+    def generate(context, builder, signature, arguments):
+        word = ir.IntType(64)
+        zeros = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+        return builder.sub(ir.Constant(word, 64), zeros)
+
+    return types.int64(types.int64), generate
+
+
+@overload(bit_length, jit_options={"forceinline": True})
+def _bit_length(value):
+    return lambda value: _count_bits(value)
