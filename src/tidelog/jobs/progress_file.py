@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import (
     Any,  # noqa: TID251 - JSON, checked by the job
+    TypeAlias,
     TypeVar,
 )
 
@@ -19,6 +20,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.files import SMALL_FILE_LIMIT_BYTES, read_decoded, write_atomically
 
 _State = TypeVar("_State")
+# Value of a file's JSON, whose type the job has not checked yet.
+Json: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class ProgressFile:
             return json.dumps(content, separators=(",", ":")).encode()
         return f"{json.dumps(content)}\n".encode()
 
-    def decode(self, data: bytes, state_of: Callable[[Mapping[str, Any]], _State]) -> _State:
+    def decode(self, data: bytes, state_of: Callable[[Mapping[str, Json]], _State]) -> _State:
         """Return the state in the content of a file.
 
         Args:
@@ -84,7 +87,7 @@ class ProgressFile:
             raise CorruptFile(f"not the state of {self.job}: {error}") from error
 
     def read(
-        self, files: FileSystem, path: str, state_of: Callable[[Mapping[str, Any]], _State]
+        self, files: FileSystem, path: str, state_of: Callable[[Mapping[str, Json]], _State]
     ) -> _State | None:
         """Return the state in a file; None if the file does not exist.
 

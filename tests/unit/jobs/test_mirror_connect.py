@@ -83,9 +83,9 @@ def test_a_stop_refuses_batches_until_the_query_has_ended(tmp_path: Path) -> Non
 
     query = SimpleNamespace(isActive=True, stop=stop)
     started = SimpleNamespace(current=query)
-    sides.client.started = started  # type: ignore[assignment]
+    sides.client.started = started  # type: ignore[assignment] # a stand-in
     Mirror(
-        started=started,  # type: ignore[arg-type]
+        started=started,  # type: ignore[arg-type] # a stand-in
         batches=sides.client,
         findings=(),
         notes=(),

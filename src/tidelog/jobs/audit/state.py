@@ -12,13 +12,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, field, replace
 from typing import (
-    Any,  # noqa: TID251 - JSON, checked here
     Final,
 )
 
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, InvalidRequest
-from tidelog.jobs.progress_file import ProgressFile
+from tidelog.jobs.progress_file import Json, ProgressFile
 from tidelog.lazy_dataclass import dataclass
 
 NOTE: Final = "audit.json"
@@ -129,7 +128,7 @@ def decode_run(fields: Mapping[str, object]) -> Run:
     )
 
 
-def _list(value: object) -> list[Any]:
+def _list(value: object) -> list[Json]:
     if not isinstance(value, list):
         raise TypeError(f"expected a list, got {value!r}")
     return value
@@ -178,7 +177,7 @@ def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
     return state
 
 
-def _state(fields: Mapping[str, Any]) -> State:
+def _state(fields: Mapping[str, Json]) -> State:
     seed = bytes.fromhex(fields["seed"])
     if len(seed) != SEED_BYTES:
         raise ValueError(f"the seed has {len(seed)} bytes, expected {SEED_BYTES}")

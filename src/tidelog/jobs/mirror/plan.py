@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import (
-    Any,  # noqa: TID251 - JSON, checked here
     Final,
     Unpack,
 )
@@ -24,7 +23,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.jobs.mirror.options import TOPIC_WORD, MirrorOptions
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
 from tidelog.jobs.options import check_passed_on, check_sink_options, takes_options
-from tidelog.jobs.progress_file import ProgressFile
+from tidelog.jobs.progress_file import Json, ProgressFile
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place, as_place
 from tidelog.storage.files import check_topic_name
@@ -451,7 +450,7 @@ def read_state(env: Env, checkpoint: str) -> MirrorState | None:
     return PROGRESS_FILE.read(env.files, f"{checkpoint}/{STATE_FILE}", _state)
 
 
-def _state(fields: Mapping[str, Any]) -> MirrorState:
+def _state(fields: Mapping[str, Json]) -> MirrorState:
     return MirrorState(
         mirror_id=str(fields["mirror_id"]),
         question=dict(fields["question"]),

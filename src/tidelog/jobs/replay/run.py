@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import (
     TYPE_CHECKING,
-    Any,  # noqa: TID251 - JSON, checked here
     Final,
     NamedTuple,
     Self,
@@ -51,7 +50,7 @@ from tidelog.jobs.place_topics import (
     new_target,
     rollback_of_topics,
 )
-from tidelog.jobs.progress_file import ProgressFile, locked
+from tidelog.jobs.progress_file import Json, ProgressFile, locked
 from tidelog.jobs.replay.options import ReplayOptions, ReplayPartitions
 from tidelog.jobs.replay.targets import (
     CONSOLE,
@@ -145,7 +144,7 @@ def _fields(progress: Progress) -> dict[str, object]:
     }
 
 
-def _progress(fields: Mapping[str, Any]) -> Progress:
+def _progress(fields: Mapping[str, Json]) -> Progress:
     return Progress(
         job_id=_checked(fields["job_id"], str),
         question={_checked(k, str): _checked(v, str) for k, v in fields["question"].items()},
