@@ -25,7 +25,7 @@ that a later change may survive without an earlier one, which ext4's journal hap
 3.  Bytes and names are independent: `sync` of a new file does not keep its name, `sync_dir` does
     not keep bytes. So a kept rename of an unsynced file may show an empty file.
 4.  If the name of a directory is lost, everything in it is lost too.
-5.  Modification times since the last `sync` are kept or lost; locks and maps end with the power.
+5.  Modification times since the last `sync` are kept or lost; locks and maps end.
 6.  A failed `sync` leaves the file's unsynced writes in doubt forever, whatever is synced later
     (Linux marks such pages clean). Syncing again through the same handle is an AssertionError.
 7.  Truncating a file while it is mapped is an AssertionError: in a real process the reader would

@@ -144,7 +144,7 @@ def test_questions_by_time_and_range_agree_with_the_list(
 
 @given(ops, st.data())
 def test_a_cut_file_is_never_wrong(ops: list[Op], data: st.DataObject) -> None:
-    """The file is cut at any byte. Cut between two rows, it still looks complete."""
+    """The file is cut at any byte; after a cut between two rows it still looks complete."""
     writer = written(ops)
     cut = data.draw(st.integers(0, len(writer.disk)), "cut")
     times, _ = AppendTimes.decode(writer.disk[:cut], BASE, TOPIC)

@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
 
 def lines(calls: Iterable[Call]) -> list[str]:
-    """Return the calls as lines; adjacent consecutive writes to one file are joined."""
+    """Return the calls as lines; a write that continues the previous write is joined to it."""
     found: list[tuple[Call, int]] = []
     for call in calls:
         last, count = found[-1] if found else (None, 0)

@@ -38,7 +38,7 @@ Writer = IdempotentProducer | Committer
 
 
 class Life:
-    """One run of the broker. Threads write until it has acknowledged enough and is killed."""
+    """One run of the broker: threads write until it has acknowledged enough and is killed."""
 
     def __init__(self, victim: Victim, writers: Sequence[Writer], acknowledgements: int) -> None:
         self._victim = victim
