@@ -3,7 +3,7 @@
 Profiles of hypothesis: `quick` is the default. `ci` tries fixed examples, which depend only on the
 commit, so that a new failure is due to a new commit. `sweep` (`./run sweep`) tries many more
 examples, new ones in each run. The environment variable `TIDELOG_HYPOTHESIS` names another profile.
-A failure prints a `reproduce_failure` line.
+A failure prints a line with `@reproduce_failure`.
 """
 
 import gc

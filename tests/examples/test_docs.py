@@ -122,7 +122,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
     "spark.md": "in one session, by test_blocks_of_the_page_on_spark",
 }
 NOT_RUN_BLOCKS: Final[Mapping[tuple[str, int], str]] = {
-    ("clusters.md", 4): "watches until Ctrl-C; tests/unit/cli/test_lag.py has all of its options",
+    ("clusters.md", 4): "watches until Ctrl-C; tests/corpus/scenes/lag.txt has all of its options",
     ("follow.md", 2): "needs a running follower; tests/unit/cli has one",
     ("generations.md", 1): "TOPIC stands for a name",
     ("generations.md", 5): "TOPIC stands for a name",

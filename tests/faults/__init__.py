@@ -1,7 +1,7 @@
 """A file system in memory that loses power, fills up and fails on demand, and an Env on it.
 
-`DamageFileSystem` is a `tidelog.env.FileSystem`. It records every call that changes something (its
-*journal*), so that one run of a workload gives the disks after thousands of crashes:
+`DamageFileSystem` is a `FileSystem` of tidelog.env. It records every call that changes something
+(its *journal*), so that one run of a workload gives the disks after thousands of crashes:
 
     env = seeded_env(7)
     run_workload(env)

@@ -91,7 +91,7 @@ class Confluent:
             raise Failed("flush")
 
     def send_offsets(self, partitions: Sequence[TopicPartition], member: object) -> None:
-        """Commit a group's offsets with the transaction, by a consumer's `group_metadata`."""
+        """Commit a group's offsets with the transaction, by `consumer_group_metadata()`."""
         wanted = list(partitions)
         told(lambda: self._producer.send_offsets_to_transaction(wanted, member, STEP_S))
 

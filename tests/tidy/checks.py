@@ -226,7 +226,8 @@ _QUIET: Final = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT
 class CodeNames:
     """The modules of a package, and the names in the code of each of them.
 
-    A name exists if it occurs in code or in a string that is not a docstring.
+    A name exists if it occurs in code or in a string that is not a docstring. A private name has to
+    occur in the same file as the text.
     """
 
     def __init__(self, package: Path) -> None:
@@ -253,6 +254,8 @@ class CodeNames:
     ) -> bool:
         if name in names or re.search(r"(?:^|\.)[a-z]+[A-Z]", name):
             return True  # an existing name, or a Java name in camel case
+        if re.fullmatch(r"_[A-Za-z]\w+", name):
+            return False  # a private name of another file
         if re.fullmatch(r"[a-z_]+(/[a-z_]+)*(\.py|/)", name):
             homes = [self.package.joinpath(*module[1:length]) for length in range(len(module) + 1)]
             return any((home / name).exists() for home in [*homes, ROOT])

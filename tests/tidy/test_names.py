@@ -8,12 +8,18 @@ from tests.tidy import checks
 from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS
 
 PACKAGE = checks.ROOT / "src" / "tidelog"
+TESTS = checks.ROOT / "tests"
 
 
 def test_names_in_docstrings_and_comments_are_those_of_the_code() -> None:
-    code = checks.CodeNames(PACKAGE)
+    code, tests = checks.CodeNames(PACKAGE), checks.CodeNames(TESTS)
     code.everywhere |= {key.name for key in (*BROKER_CONFIGS, *TOPIC_CONFIGS)}  # fields in the code
-    findings = {path: code.stale_names(path) for path in code.modules.values()}
+    tests.everywhere |= code.everywhere
+    findings = {
+        path: package.stale_names(path)
+        for package in (code, tests)
+        for path in package.modules.values()
+    }
     assert [
         f"{checks.name_of(path)}:{line}" for path, lines in findings.items() for line in lines
     ] == []
@@ -27,7 +33,7 @@ def package(tmp_path: Path) -> Path:
     for home in (rooms.parent, rooms):
         (home / "__init__.py").write_text("")
     (rooms / "kitchen.py").write_text(
-        'STOVE_KEY = "stove.gas.bar"\nclass Pan:\n    def lift(): ...\n'
+        'STOVE_KEY = "stove.gas.bar"\n_shelf = _SHELVES = 1\nclass Pan:\n    def lift(): ...\n'
     )
     return rooms.parent
 
@@ -52,6 +58,8 @@ def stale(package: Path, source: str) -> list[str]:
         "old_kitchen",
         "attic.py",
         "attic/",
+        "_shelf",
+        "_SHELVES",
     ],
 )
 def test_stale_name_is_found(package: Path, name: str) -> None:

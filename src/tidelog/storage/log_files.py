@@ -1,10 +1,10 @@
 """The log file and the files next to it: kinds of files (`LOG_FILES`), and their names.
 
 `LOG_FILES` shows which files of a log are primary, and in which order the files are synced and
-removed. Three modules also have code for each kind of file: `tier_manager/tier_store.py`
-(`_small_objects`) copies the files to a tier, `log/truncation.py` cuts them, and
-`directory/staging.py` makes them for attached segments. tests/tidy/test_log_files.py compares these
-modules with the table. CONTRIBUTING.md ("A file next to the log") lists the other places.
+removed. Three modules also have code for each kind of file: `tier_manager/tier_store.py` copies the
+files to a tier, `log/truncation.py` cuts them, and `directory/staging.py` makes them for attached
+segments. tests/tidy/test_log_files.py compares these modules with the table. CONTRIBUTING.md ("A
+file next to the log") lists the other places.
 
 Source: Kafka 4.x LogFileUtils; docs/format.md.
 """

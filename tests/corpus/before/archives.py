@@ -17,7 +17,7 @@ HERE: Final = Path(__file__).parent
 # archive in use, so the path in the record is the same in every run.
 PLACE: Final = Path("/tmp/tidelog-corpus-before")
 _SUFFIX: Final = ".tar.xz"
-# File with the time, by the stopped clock of `tests.corpus.still`, at which the directory was
+# File with the time, by the stopped clock of `tests/corpus/still.py`, at which the directory was
 # finished.
 NOW_FILE: Final = "now-ms"
 

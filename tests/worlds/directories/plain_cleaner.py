@@ -1,4 +1,4 @@
-"""A slow and short cleaner in plain Python, to test the swap and the runner.
+"""A slow and short cleaner in plain Python, to test swaps of segments and the passes of a cleaning.
 
 This cleaner supports only the offset strategy and CreateTime, and keeps every marker. It stores
 whole keys, so its results don't depend on hashes of keys. The model tests run with this cleaner and
@@ -38,7 +38,7 @@ class PlainWorker:
     map_keys: int = 1 << 30
 
     def clean(self, job: CleaningJob) -> CleaningResult:
-        """Clean a job's segments, see `runner.Worker`."""
+        """Clean a job's segments, see `Worker.clean`."""
         latest, mapped_to = self._map(job)
         groups = [
             _Rewrite(self.env, job, group, latest, mapped_to).run()

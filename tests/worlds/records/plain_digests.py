@@ -105,7 +105,7 @@ class PlainRecord(NamedTuple):
 
 @dataclass(slots=True)
 class KeySummary:
-    """One key's row; see `kernels.key_rows`."""
+    """One key's row; see `src/tidelog/record/kernels/key_rows.py`."""
 
     offset: int
     create_ms: int
