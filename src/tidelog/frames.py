@@ -340,8 +340,8 @@ class Scan(ArrowSource):
         equal. An unknown create time equals only other unknown create times. Headers are not
         compared. All records in the range are read twice, or only once if all of them differ. With
         more than 33,554,432 different records or more than 1,048,576 repeated records, they are
-        read more often. So the call needs at most some 700 MB of memory more than a plain read, and
-        8 bytes for each key of a repeated record.
+        read more often. So the call needs at most some 700 MB of memory more than a plain read. The
+        number of keys of repeated records is an estimate if it exceeds 1,048,576.
 
         Args:
             limit: Maximum number of records in the result.
@@ -374,9 +374,9 @@ class Scan(ArrowSource):
             raise InvalidRequest(f"limit must be 1 or more, got {limit}")
         planned, stats = replace(self, columns=columns).plan(), ScanStats()
         options = ReadOptions(strict=self.strict)
-        counts = count(
-            Records(source=self.source, splits=planned.splits, options=options, stats=stats)
-        )
+        # brokers return the splits in the order of `topics`
+        splits = sorted(planned.splits, key=lambda split: (split.partition, split.start_offset))
+        counts = count(Records(source=self.source, splits=splits, options=options, stats=stats))
         untimed = self.source.without_time(names, self.requested_range, self.clock, stats)
         return replace(counts, without_time=untimed, is_least=planned.has_skipped)
 

@@ -13,7 +13,7 @@ from tidelog.cli.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
-    from tidelog.scan.key_counts import KeyCounts, RepeatedRecords
+    from tidelog.scan.key_counts import KeyCount, KeyCounts, RepeatedRecords
 
 _KEYS: Final = output.columns(
     output.detail("topic"),
@@ -70,32 +70,43 @@ def print_by_key(
         ]
         for one in counts.counts
     ]
-    others = counts.keys + (counts.without_key > 0) - len(rows)
-    if is_table and others:
+    if is_table and (others := _others_text(counts)):
         records = counts.records - sum(one.records for one in counts.counts)
         size = counts.size_bytes - sum(one.size_bytes for one in counts.counts)
         shares = records / counts.records, size / counts.size_bytes if counts.size_bytes else None
-        name = f"... {plural(others, 'other key')}"
-        rows.append([topic, name, None, records, shares[0], size, shares[1]])
+        rows.append([topic, f"... {others}", None, records, shares[0], size, shares[1]])
     if rows or not is_table:
         output.print_rows(surroundings, _KEYS, rows, kind)
 
 
-def _largest_text(counts: "KeyCounts", order: KeyOrder) -> str:
-    """Return how many of the largest keys together have half of the bytes or records.
+def _keyed(counts: "KeyCounts") -> "list[KeyCount]":
+    return [one for one in counts.counts if one.key is not None]
 
-    If the listed keys have less than half, the text states their share.
-    """
-    keyed = [one for one in counts.counts if one.key is not None]
-    amounts = [one.size_bytes if order is KeyOrder.BYTES else one.records for one in keyed]
-    whole = counts.size_bytes if order is KeyOrder.BYTES else counts.records
+
+def _others_text(counts: "KeyCounts") -> str:
+    """Return words for the keys that are not shown; empty if all are shown."""
+    keyed = _keyed(counts)
+    others = counts.keys - len(keyed)
+    texts = [plural(others, "other key")] if others else []
+    if counts.without_key and len(keyed) == len(counts.counts):
+        texts.append(output.NULL)
+    return ", ".join(texts)
+
+
+def _largest_text(counts: "KeyCounts", order: KeyOrder) -> str:
+    """Return how many keys have half of the bytes or records, or how much the shown keys have."""
     if not counts.keys:
         return "no record has a key" if counts.records else "there are no records"
-    sums = list(accumulate(amounts))
-    number = next((n for n, amount in enumerate(sums, 1) if 2 * amount >= whole), len(sums))
-    share = share_text(sums[number - 1] / whole) if sums and whole else share_text(0)
-    of = f"{number:,} of {plural(counts.keys, 'key')} {verb(number, 'has', 'have')}"
-    text = f"{of} {share} of the {order}"
+    is_by_bytes = order is KeyOrder.BYTES
+    sums = list(
+        accumulate(one.size_bytes if is_by_bytes else one.records for one in _keyed(counts))
+    )
+    whole = counts.size_bytes if is_by_bytes else counts.records
+    text = plural(counts.keys, "key")
+    if sums and whole:
+        number = next((n for n, amount in enumerate(sums, 1) if 2 * amount >= whole), len(sums))
+        share = share_text(sums[number - 1] / whole)
+        text = f"{number:,} of {text} {verb(number, 'has', 'have')} {share} of the {order}"
     if counts.without_key:
         keyless = counts.without_key
         text += f"; {plural(keyless, 'record')} {verb(keyless, 'has', 'have')} no key"
@@ -124,7 +135,9 @@ def print_repeated(
     is_table, decode = kind is Format.TABLE, decoders(ReadFormat(kind))(encoding)
     verdict = "no record came more than once"
     if repeated.repeated:
-        records = f"{plural(repeated.repeated, 'record')} of {plural(repeated.keys, 'key')}"
+        about = "about " if repeated.is_estimate else ""
+        keys = f"{about}{plural(repeated.keys, 'key')}"
+        records = f"{plural(repeated.repeated, 'record')} of {keys}"
         copies = plural(repeated.copies, "copy", "copies")
         verdict = f"{records} came more than once ({copies})"
     output.print_verdict(surroundings, f"{verdict}; {counted}", kind)

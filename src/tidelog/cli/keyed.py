@@ -162,7 +162,7 @@ def _print_table(
     limit, conditions = options.limit, options.record_filter()
     for batch in table.to_arrow(stats=stats):
         met = conditions.rows(batch)
-        chosen = met if limit is None else met.slice(0, limit)
+        chosen = met if limit is None else met.slice(0, min(limit, met.num_rows))
         out.write(maker.row(*one) for one in records_of(chosen))
         count += chosen.num_rows
         limit = None if limit is None else limit - chosen.num_rows

@@ -430,5 +430,5 @@ def _limited(reader: "Iterable[pa.RecordBatch]", limit: int | None) -> Iterator[
     # Batches after the limit are not read, so that damage in them causes no error.
     batches = iter(reader)
     while limit > 0 and (batch := next(batches, None)) is not None:
-        yield batch.slice(0, limit)
+        yield batch.slice(0, min(limit, batch.num_rows))
         limit -= batch.num_rows

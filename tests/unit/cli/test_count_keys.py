@@ -66,6 +66,35 @@ def test_records_without_a_key_are_named(cli: Cli) -> None:
     assert verdict.startswith("1 of 1 key has 50% of the bytes; 2 records have no key; flights has")
 
 
+def test_the_last_line_tells_keys_from_records_without_a_key(cli: Cli) -> None:
+    cli.ok("create", "flights")
+    cli.append(*[NewRecord(value=b"v" * 9, timestamp=NOW)] * 2)
+    cli.append(*(NewRecord(key=b"k%d" % n, value=b"v", timestamp=NOW) for n in range(3)))
+    lines = cli.ok("count", "flights", "--by", "key", "-n", "1").lines
+    assert lines[0] == "3 keys; 2 records have no key; flights has 5 records"
+    assert lines[-1].startswith("... 3 other keys  ")
+    few = ("count", "flights", "--by", "key")
+    cli.append(*(NewRecord(key=b"k%d" % n, value=b"v" * 99, timestamp=NOW) for n in range(3)))
+    assert cli.ok(*few, "-n", "2").lines[-1].startswith("... 1 other key, (null)  ")
+    assert cli.ok(*few, "-n", "3").lines[-1].startswith("... (null)  ")
+
+
+def test_keys_without_any_byte_have_no_share(cli: Cli) -> None:
+    cli.ok("create", "flights")
+    cli.append(NewRecord(key=b"", timestamp=NOW))
+    lines = cli.ok("count", "flights", "--by", "key").lines
+    assert lines[0] == "1 key; flights has 1 record"
+    assert lines[2].split() == ["(empty)", "0", "1", "100%", "0", "B", "-"]
+
+
+def test_a_limit_may_have_any_size(skewed: Cli) -> None:
+    huge = ("-n", str(2**70))
+    assert len(skewed.ok("count", "flights", "--by", "key", *huge).lines) == 6
+    assert len(skewed.ok("count", "flights", "--repeated", "--any-time", *huge).lines) == 3
+    for words in ((), ("-o", "parquet"), ("--table",), ("--table", "-o", "arrow")):
+        assert skewed.ok("read", "flights", *words, *huge).raw
+
+
 def test_repeated_records_are_listed(cli: Cli) -> None:
     cli.ok("create", "flights")
     cli.append(*[NewRecord(key=b"a", value=b"x", timestamp=NOW)] * 3)

@@ -2,16 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 import tidelog
 from tidelog.errors import InvalidRequest
 from tidelog.frames import Scan
+from tidelog.record.kernels.hashes import make_hasher
 from tidelog.scan import key_counts
-from tidelog.scan.key_counts import KeyCount, KeyCounts, RepeatedRecord
+from tidelog.scan.key_counts import _SCHEMA, KeyCount, KeyCounts, RepeatedRecord, _Groups
 from tidelog.types import NewRecord, TopicPartition
 
 T0 = 1_700_000_000_000
@@ -119,6 +122,60 @@ def test_many_copies_of_one_record_are_one_group(directory: tidelog.Directory) -
     assert (result.repeated, result.copies, result.keys) == (1, 399, 1)
 
 
+def test_few_records_of_many_batches_are_merged() -> None:
+    groups = _Groups()
+    for number in range(3_000):
+        rows = [dict.fromkeys(_SCHEMA.names, number)] * (number % 2)
+        groups.add(pa.RecordBatch.from_pylist(rows, _SCHEMA))
+        assert len(groups._new) <= 1_024
+    assert set(groups.table().column("last_offset").to_pylist()) == {*range(1, 3_000, 2)}
+
+
+@pytest.fixture
+def equal_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the lower half of each digest have one of four values."""
+    monkeypatch.setattr(key_counts, "make_hasher", partial(make_hasher, mask_low=3))
+
+
+@pytest.mark.usefixtures("equal_halves")
+def test_records_whose_digests_have_equal_halves_are_not_lost(
+    directory: tidelog.Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_counts, "GROUPS_MAX", 2)
+    records = [NewRecord(key=b"%d" % n, value=b"v", timestamp=T0) for n in range(20)]
+    append(directory, records * 2)
+    result = directory.scan("t").repeated(limit=100)
+    assert {one.key for one in result.counts} == {one.key for one in records}
+    assert (result.repeated, result.copies) == (20, 20)
+
+
+@pytest.mark.usefixtures("equal_halves")
+def test_a_key_whose_digest_has_an_empty_half_is_a_key(directory: tidelog.Directory) -> None:
+    keys = [None, *(b"%d" % n for n in range(40))]
+    append(directory, [NewRecord(key=key, value=b"v", timestamp=T0) for key in keys])
+    result = directory.scan("t").counts_by_key()
+    assert (result.keys, result.without_key) == (40, 1)
+
+
+def test_many_keys_of_repeated_records_are_estimated(
+    directory: tidelog.Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [NewRecord(key=b"%d" % n, value=b"v", timestamp=T0) for n in range(2_000)]
+    append(directory, records * 2)
+    exact = directory.scan("t").repeated()
+    assert (exact.keys, exact.is_estimate) == (2_000, False)
+    monkeypatch.setattr(key_counts, "KEYS_EXACT", 128)
+    result = directory.scan("t").repeated()
+    assert result.is_estimate
+    assert 1_000 < result.keys < 4_000  # at least 64 keys are counted
+
+
+def test_a_limit_may_have_any_size(directory: tidelog.Directory) -> None:
+    directory.append("t", [NewRecord(key=b"k", value=b"v", timestamp=T0)] * 2)
+    assert len(directory.scan("t").counts_by_key(limit=2**70).counts) == 1
+    assert len(directory.scan("t").repeated(limit=2**70).counts) == 1
+
+
 def test_a_key_in_several_partitions_is_one_key(directory: tidelog.Directory) -> None:
     for partition, key in ((0, b"both"), (1, b"both"), (2, b"one")):
         directory.append("t", [NewRecord(key=key, value=b"v", timestamp=T0)], partition=partition)
@@ -202,3 +259,6 @@ def test_a_broker_gives_the_directorys_result(directory: tidelog.Directory, tmp_
         assert remote.scan("t").counts_by_key() == by_key
         assert remote.scan("t").repeated() == repeated
         assert remote.scan("stamped").repeated().copies == 2
+        some = [TopicPartition("t", 2), TopicPartition("t", 0)]
+        reversed_order = remote.scan(some).repeated()
+        assert reversed_order == remote.scan(some[::-1]).repeated()

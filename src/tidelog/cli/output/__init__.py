@@ -62,7 +62,7 @@ from tidelog.cli.output.column import (
     value,
     wrapped,
 )
-from tidelog.cli.output.formatters import cell_text, count_text
+from tidelog.cli.output.formatters import NULL, cell_text, count_text
 from tidelog.cli.output.table import (
     ROWS_AT_ONCE,
     Writer,
