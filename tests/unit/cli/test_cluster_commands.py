@@ -326,6 +326,18 @@ def test_groups_without_rights_are_named_and_the_others_compared(
     assert crowd.lag(Format.TABLE, group=None) is ExitCode.OK
 
 
+def test_a_group_is_compared_once_the_user_gets_rights_on_it(crowd: Desk) -> None:
+    crowd.cluster.unreadable = {"far"}
+
+    def allow() -> None:
+        crowd.cluster.unreadable = set()
+
+    crowd.on_wait = allow
+    assert crowd.lag(group=None, watch=True, samples=2) is ExitCode.OK
+    states = [row["state"] for row in crowd.rows if row["group"] == "far"]
+    assert states == ["not authorized", "ok", "ok"]
+
+
 @pytest.mark.parametrize("show", [*lag.LagShow])
 def test_rows_of_groups_without_rights_have_only_name_and_state(
     crowd: Desk, show: lag.LagShow

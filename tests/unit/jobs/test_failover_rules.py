@@ -87,3 +87,15 @@ def test_keys_are_read_from_the_logs() -> None:
         for key in KEYS:
             cluster.append(TopicPartition(TOPIC, partition_of(key, 3)), 100, key=key)
     assert map_partitions(a, b, TOPIC).mapping is PartitionMapping.SAME
+
+
+def test_the_sample_of_keys_begins_at_the_log_start() -> None:
+    a, b = clusters(3, 3)
+    for cluster in (a, b):
+        for key in KEYS:
+            cluster.append(TopicPartition(TOPIC, partition_of(key, 3)), 100, key=key)
+    for partition in a.partitions(TOPIC):
+        a.delete_before(partition, 3)
+    found = map_partitions(a, b, TOPIC)
+    assert found.mapping is PartitionMapping.SAME
+    assert found.reason == "keys are partitioned by murmur2 on both clusters"
