@@ -1,8 +1,9 @@
-"""Requests of a query to brokers that can't be reached: number of attempts, pauses, log lines."""
+"""Requests of a query to brokers: attempts if no broker responds, and lookups by time."""
 
 from types import SimpleNamespace
 
 import pytest
+from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 from tests.worlds.kafka.broker import free_port
 
 from tidelog.errors import ClusterFailure
@@ -32,3 +33,17 @@ def test_each_retry_is_logged_before_its_pause(
         backend.partitions()
     assert pauses == [(1.5, 1), (1.5, 2)]
     assert caplog.text.count("retrying in 1500 ms: ") == 2
+
+
+def test_brokers_that_search_by_append_time_are_read_for_a_create_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster().with_log(FLIGHTS_0, 10, 50, 20, 40, 30)
+    cluster.settings["flights"] = {"tidelog.lookup.clock": "append"}
+    cluster.logs[FLIGHTS_0].hides_matches = True
+    monkeypatch.setattr(broker_backend, "connect", lambda *_, **_more: cluster)
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "flights"}
+    backend = open_backend(read_source_options(given), ())
+    found = {ms: backend.offsets_for_times({FLIGHTS_0: ms}) for ms in (9, 10, 11, 50, 51)}
+    expected = {9: 0, 10: 0, 11: 1, 50: 1, 51: None}
+    assert found == {ms: {FLIGHTS_0: offset} for ms, offset in expected.items()}
