@@ -12,6 +12,7 @@ from tests.worlds.directories.logs import HOUR_MS, new_log, path_of, put, read, 
 from tidelog.errors import TidelogError
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.coding import crc32c
 from tidelog.record.header import (
     BASE_SEQUENCE_AT,
     CRC_AT,
@@ -23,6 +24,7 @@ from tidelog.record.header import (
 )
 from tidelog.storage.log.append_types import AppendOrigin, AppendResult, AppendTerms, LongCheck
 from tidelog.storage.log.log import Log, append_together
+from tidelog.storage.segment.segment import LOOP_RECORDS
 from tidelog.types import Codec, NewRecord, TimestampType
 
 CONFIGS: tuple[dict[str, str], ...] = (
@@ -287,6 +289,35 @@ def test_batches_of_clients_are_accepted_on_both_ways(
         transactional=transactional,
     )
     assert isinstance(assert_alike({}, bytes(data)), AppendResult)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        {},
+        {"compression.type": "lz4"},
+        {"compression.type": "uncompressed"},
+        {"message.timestamp.type": "LogAppendTime"},
+    ],
+)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.GZIP])
+def test_a_batch_that_is_checked_in_another_thread_is_appended_alike(
+    topic: dict[str, str], codec: Codec
+) -> None:
+    records = [NewRecord(value=b"value", timestamp=START_MS)] * (LOOP_RECORDS + 1)
+    data = bytes(build_batch(records, codec=codec))
+    with pytest.raises(LongCheck):
+        Side(topic, Way.IN_PLACE).log.append_batches(memoryview(bytearray(data)), PRODUCED)
+    sides = [Side(topic, way) for way in Way]
+    for side in sides:
+        side.give(data)
+    (said,) = sides[0].said
+    assert isinstance(said, AppendResult)
+    assert (said.base_offset, said.last_offset) == (0, LOOP_RECORDS)
+    assert [side.said for side in sides] == [[said]] * len(sides)
+    # Checksums are compared, because pytest takes minutes to show how the large files differ.
+    sums = [{name: crc32c(content) for name, content in side.files().items()} for side in sides]
+    assert sums == sums[:1] * len(sides)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,21 @@ def test_the_last_record_of_each_key_is_left(codec: Codec) -> None:
     assert {batch.codec for batch in walk(read(env, 0, ".log.cleaned"))} == {codec}
 
 
+@pytest.mark.parametrize(("beyond", "last_offsets"), [(0, [0, 1]), (1, [0]), (100, [0])])
+def test_a_batch_at_the_end_of_the_cleaned_range_stays_without_records(
+    beyond: int, last_offsets: list[int]
+) -> None:
+    log = Log()
+    log.data([record("a", "later", 5)])
+    log.data([record("a", "earlier", 1)])
+    env = new_env()
+    (source,) = write_log(env, log, [])
+    rules = small_rules(strategy="timestamp")
+    clean(make_job([source], rules=rules, upper_bound_offset=source.end_offset + beyond), env)
+    assert [r.value for r in cleaned_records(env)] == [b"later"]
+    assert [batch.last_offset for batch in walk(read(env, 0, ".log.cleaned"))] == last_offsets
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_a_segment_that_would_outgrow_its_indexes_gets_no_delete_horizons(
     codec: Codec, monkeypatch: pytest.MonkeyPatch
