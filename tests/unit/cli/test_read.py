@@ -270,6 +270,9 @@ def test_isolation_leaves_out_an_open_transaction(flights: Cli) -> None:
         directory.log("flights", 0).append_batches(batch)
     assert offsets(flights) == [0]
     assert offsets(flights, "--isolation", "read_committed") == []
+    for bounds in ("0..1", "..1", "0..9"):
+        assert offsets(flights, "--offset", bounds, "--isolation", "read_committed") == []
+        assert offsets(flights, "--offset", bounds) == [0]
     latest = ("offsets", "flights", "--at", "latest", "-o", "json")
     assert flights.ok(*latest).objects[0]["offset"] == 1
     assert flights.ok(*latest, "--isolation", "read_committed").objects[0]["offset"] == 0

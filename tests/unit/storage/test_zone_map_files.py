@@ -50,6 +50,7 @@ from tidelog.types import ClockName, NewRecord
 
 FIRST = "00000000000000000000"
 ZONES = f"{FIRST}.zones"
+VERSION_AT = -10
 RECORD, APPEND = ClockName.RECORD, ClockName.APPEND
 
 
@@ -552,6 +553,20 @@ class TestFactsOfAnOldMap:
         assert after.siblings == {**before, ".index": FileSum(len(index), crc32c(index))}
         assert after.siblings != before
         assert list(after.zones()) == list(ZoneMap.decode(zones).zones())
+
+    def test_a_map_of_a_later_release_is_removed_where_it_would_be_changed(self) -> None:
+        env = two_segments()
+        later = bytearray(read(env, ZONES))
+        assert later[VERSION_AT : VERSION_AT + 2] == b"\0\1"
+        later[VERSION_AT + 1] = 2
+        context = first_of(env)[0].context
+        for is_rebuilt in (False, True):
+            write(env, ZONES, bytes(later))
+            if is_rebuilt:
+                zone_map_files.renew_sums(context, 0, [".index"])
+            else:
+                zone_map_files.drop_unfit(context, 0)
+            assert ZONES not in names(env)
 
     @pytest.mark.parametrize("damage", ["removed", "flipped"])
     def test_a_log_is_compared_with_the_map_in_memory_if_its_file_is_lost(

@@ -193,9 +193,12 @@ async def test_a_fetch_that_renews_requests_no_records(path: Path) -> None:
         response = await one.fetch(0, acks=renewal, is_renew_ack=True)
         assert response.error_code == ErrorCode.INVALID_REQUEST
         one.epoch -= 1
-        response = await one.fetch(
-            0, acks=renewal, is_renew_ack=True, records=0, min_bytes=0, max_bytes=0
-        )
+        none = {"records": 0, "min_bytes": 0, "max_bytes": 0, "wait_ms": 0}
+        for limit in none:
+            response = await one.fetch(0, acks=renewal, is_renew_ack=True, **none | {limit: 1})
+            assert response.error_code == ErrorCode.INVALID_REQUEST, limit
+            one.epoch -= 1
+        response = await one.fetch(0, acks=renewal, is_renew_ack=True, **none)
         assert acquired(response) == []
         assert await one.say(said(0, 9, RENEW)) == ErrorCode.INVALID_REQUEST
 
