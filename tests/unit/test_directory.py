@@ -502,6 +502,10 @@ def test_a_refused_record_is_counted_from_the_start_of_the_call(tmp_path: Path) 
         with pytest.raises(tidelog.MessageTooLarge) as too_large:
             directory.append("t", [large])
         assert too_large.value.__cause__ is None
+        records[29] = replace(large, key=b"29")
+        with pytest.raises(tidelog.MessageTooLarge, match=r"t-[0-2]: record 29: a batch") as caught:
+            directory.append("t", records)
+        assert [error.index for error in caught.value.record_errors] == [29]
         assert [directory.log("t", number).log_end_offset for number in range(3)] == [0, 0, 0]
 
 
@@ -517,6 +521,11 @@ def test_a_refused_row_is_counted_from_the_start_of_the_source(
         with pytest.raises(tidelog.InvalidTimestamp, match=r"t-[0-2]: record 13: ") as caught:
             directory.load_once("t", late, source="a")
         assert [error.index for error in caught.value.record_errors] == [13]
+        assert directory.loaded_rows("t", "a") == 6
+        large = [*rows[:13], NewRecord(key=b"13", value=b"v" * 2_000_000), *rows[14:]]
+        with pytest.raises(tidelog.MessageTooLarge, match=r"t-[0-2]: record 13: a ") as too_large:
+            directory.load_once("t", large, source="a")
+        assert [error.index for error in too_large.value.record_errors] == [13]
         assert directory.loaded_rows("t", "a") == 6
         directory.alter_config("t", {"cleanup.policy": "compact"})
         keyless = [*rows[:9], *[NewRecord(value=b"v")] * 2, *rows[11:]]

@@ -275,7 +275,7 @@ def test_a_row_that_breaks_a_rule_of_a_brokers_topic_is_named(cli: Cli) -> None:
         cli.ok("config", "flights", "--set", "compression.type=gzip", *place)
         long = b'{"k": "b", "t": "now", "v": "%s"}' % (b"x" * 1_050_000)
         result = cli.run("produce", "flights", "--from", "-", *options, stdin=long)
-        assert "error: stdin line 1: flights: a batch of " in result.err
+        assert "error: stdin line 1: a batch of " in result.err
         missing = ("--key", "k", "--value", "v", "--partition", "7", *place)
         err = cli.run("produce", "flights", *missing).err
         assert err == "error: flights has partitions 0 to 2, not 7\n"

@@ -252,17 +252,16 @@ class _Stage:
             min_timestamp=min(timestamps, default=INT64_MAX),
             has_null_key=any(one.key is None for one in records),
         )
-        rules = RecordRules(self._topic, self._config)
+        rules = RecordRules(str(TopicPartition(self._topic, partition)), self._config)
         bounds = (facts.min_timestamp, max(timestamps)) if timestamps and not rules.stamps else ()
         if (facts.has_null_key and self._config.is_compacted) or not all(
             rules.is_allowed(ms, now_ms) for ms in bounds
         ):
-            where = str(TopicPartition(self._topic, partition))
-            check_records(where, self._config, records, self._codec, now_ms)  # names the rows
+            check_records(rules.where, self._config, records, self._codec, now_ms)  # names the rows
         batches = build_batches(records, self._codec, self._batch_bytes, now_ms, level=self._level)
         writer = self._writer(partition)
         with typed_failures(self._log_dir.path, "stage"):
-            writer.append(batches, facts)
+            writer.append(rules.sized(batches), facts)
 
     def _writer(self, partition: int) -> StagedWriter:
         writer = self._writers.get(partition)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tidelog.config import TopicConfig
-from tidelog.errors import InvalidRequest, MessageTooLarge
+from tidelog.errors import InvalidRequest, MessageTooLarge, RecordError
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, compress
@@ -57,7 +57,7 @@ def build_batches(
     Raises:
         InvalidRequest: There is no record, or `batch_bytes` is below 1.
         MessageTooLarge: The records of one batch are so large that readers would refuse to
-            decompress them.
+            decompress them. The index of an only record in its batch is 0 in the error.
         TidelogError: `build_batch` refuses the records of a batch.
     """
     if batch_bytes < 1:
@@ -69,9 +69,9 @@ def build_batches(
         if is_long and codec is not Codec.NONE:
             size = len(build_batch(group, default_timestamp=now_ms)) - HEADER_SIZE
             if size > limit:
-                raise MessageTooLarge(
-                    f"{size} bytes of records to compress; at most {limit} are allowed"
-                )
+                reason = f"{size} bytes of records to compress; at most {limit} are allowed"
+                errors = (RecordError(0, reason),) if len(group) == 1 else ()
+                raise MessageTooLarge(reason, record_errors=errors)
         yield build_batch(group, codec=codec, level=level, default_timestamp=now_ms)
 
 

@@ -41,6 +41,7 @@ from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.storage.log.producer_loading import drop_other_snapshots
 from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.record_rules import RecordRules
 from tidelog.storage.log.segment_swaps import Adoption, SegmentSwaps, Swap
 from tidelog.storage.log.truncation import Truncator
 from tidelog.storage.log.validator import AppendRules
@@ -309,7 +310,9 @@ class Log(LogAccess):
         batch_bytes = batch_bytes_for(batch_bytes, config.max_message_bytes)
         codec, level = stored_codec(config, codec)
         data = bytearray()
-        for batch in build_batches(records, codec, batch_bytes, now_ms, level=level):
+        batches = build_batches(records, codec, batch_bytes, now_ms, level=level)
+        rules = RecordRules(str(self.context.topic_partition), config)
+        for batch in rules.sized(batches):
             data += batch
         return self.prepare_append(data, BUILT)
 

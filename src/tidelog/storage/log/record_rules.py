@@ -21,6 +21,7 @@ from tidelog.errors import (
     RecordListTooLarge,
     with_times,
 )
+from tidelog.record.batch import RecordBatch
 from tidelog.record.coding import read_varint, read_varlong, write_varint
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
 from tidelog.record.header import HEADERS_MAX
@@ -83,10 +84,37 @@ class RecordRules:
 
     def too_large(self, size_bytes: int) -> MessageTooLarge:
         """Return the error for a batch that exceeds max.message.bytes."""
+        return MessageTooLarge(f"{self.where}: {self._size_reason(size_bytes)}")
+
+    def sized(self, batches: Iterator[bytearray]) -> Iterator[bytearray]:
+        """Yield batches that were built from records, and check their sizes.
+
+        Raises:
+            MessageTooLarge: A batch exceeds max.message.bytes, or `batches` raises this error. If
+                the batch has only one record, the error names it by its index among all records.
+        """
+        first = 0  # index of the batch's first record
+        try:
+            for batch in batches:
+                count = RecordBatch(batch, 0).record_count
+                if len(batch) > self.config.max_message_bytes:
+                    reason = self._size_reason(len(batch))
+                    errors = (RecordError(0, reason),) if count == 1 else ()
+                    raise MessageTooLarge(f"{self.where}: {reason}", record_errors=errors)
+                yield batch
+                first += count
+        except MessageTooLarge as error:
+            if not error.record_errors:
+                raise
+            reason = error.record_errors[0].reason
+            raise MessageTooLarge(
+                f"{self.where}: record {first}: {reason}",
+                record_errors=(RecordError(first, reason),),
+            ) from None
+
+    def _size_reason(self, size_bytes: int) -> str:
         limit = self.config.max_message_bytes
-        return MessageTooLarge(
-            f"{self.where}: a batch of {size_bytes:,} bytes, but max.message.bytes is {limit:,}"
-        )
+        return f"a batch of {size_bytes:,} bytes, but max.message.bytes is {limit:,}"
 
     def too_long(self, size_bytes: int) -> MessageTooLarge:
         """Return the error for a batch that is too large to compress.

@@ -553,7 +553,8 @@ def check_records(
     batch_bytes = batch_bytes_for(BATCH_BYTES, config.max_message_bytes)
     codec, level = stored_codec(config, codec)
     before = 0
-    for batch in build_batches(records, codec, batch_bytes, now_ms, level=level):
+    batches = build_batches(records, codec, batch_bytes, now_ms, level=level)
+    for batch in RecordRules(topic, config).sized(batches):
         try:
             before += validator.validate(batch, context).last_offset + 1
         except RefusedRecords as error:
