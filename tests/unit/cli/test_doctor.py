@@ -71,7 +71,12 @@ def test_a_damaged_record_is_named_with_its_loss_and_not_repaired(
     assert row["file"] == str(partition / LOG)
     assert (row["position"], row["offset"]) == (2 * size, 2)
     assert "can't be read (offset 2)" in str(row["damage"])
-    assert "reads continue at offset 3" in str(row["remedy"])
+    remedy = str(row["remedy"])
+    command = f"tidelog read flights:0 --data {flights.data} --offset 3.."
+    assert f"a read ends at the damage; `{command}` reads on at 3" in remedy
+    assert [one["offset"] for one in flights.run("read", "flights", "-o", "json").objects] == [0, 1]
+    rest = Cli(flights.data).ok(*command.split()[1:], "-o", "json").objects
+    assert [one["offset"] for one in rest] == [3, 4, 5]
     assert flights.run("doctor", "--repair").code == 1
     assert contents(flights.data) == before
 
@@ -85,7 +90,7 @@ def test_a_damaged_header_is_named_by_reads_as_by_doctor(flights: Cli, partition
     flip(partition / LOG, 2 * size + 25, bit=4)
     (row,) = flights.run("doctor", "-o", "json").objects
     assert "CRC-32C is" in str(row["damage"])
-    assert "reads continue" not in str(row["remedy"])
+    assert "reads on" not in str(row["remedy"])
     assert "the records from offset 3 on are sound" in str(row["remedy"])
     assert [
         r["offset"] for r in flights.ok("read", "flights", "--offset", "4", "-o", "json").objects

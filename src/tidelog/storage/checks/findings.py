@@ -3,6 +3,8 @@
 A finding names one fault. Checks never write; repairs write through `open_context(write=True)`.
 """
 
+import posixpath
+import shlex
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -97,6 +99,25 @@ def note(path: str, damage: str, remedy: str) -> Finding:
 def warning(path: str, damage: str, remedy: str) -> Finding:
     """Create a finding of severity WARNING on a file or directory that no repair rebuilds."""
     return Finding(path, damage, remedy, Severity.WARNING)
+
+
+def reads_on(log_path: str, offset: int) -> str:
+    """Return how to read the records after damage in a log file.
+
+    Args:
+        log_path: Path of the damaged file.
+        offset: First offset after the damage that can be read.
+    """
+    directory, partition_dir = posixpath.split(posixpath.dirname(log_path))
+    name = files.parse_partition_dir(partition_dir)
+    ends = "a read ends at the damage"
+    if name is None:
+        return f"{ends}, but can start again at offset {offset}"
+    place = shlex.quote(directory or ".")
+    target = shlex.quote(f"{name.topic}:{name.partition}")
+    return (
+        f"{ends}; `tidelog read {target} --data {place} --offset {offset}..` reads on at {offset}"
+    )
 
 
 def error_text(error: CorruptFile | UnsupportedVersion) -> str:

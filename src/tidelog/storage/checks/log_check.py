@@ -23,7 +23,13 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.offset_order import is_gapless, order_problem
 from tidelog.record.record import ControlType
-from tidelog.storage.checks.findings import CheckedPartition, CheckOptions, Finding, Severity
+from tidelog.storage.checks.findings import (
+    CheckedPartition,
+    CheckOptions,
+    Finding,
+    Severity,
+    reads_on,
+)
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.record_rules import BodyCheck, walk_body
 from tidelog.storage.open_files import walk_file
@@ -421,7 +427,7 @@ class LogCheck:
             first,
             f"{reason}, although the checksum of the batch matches: the producer built"
             " the batch wrongly",
-            f"offsets {first} to {last} can't all be read; reads continue at offset {last + 1};"
+            f"offsets {first} to {last} can't all be read; {self._reads_on(last + 1)};"
             " the producer has to send these records again",
         )
 
@@ -433,6 +439,9 @@ class LogCheck:
             "searches by time may skip this batch; no record is lost",
             severity=Severity.WARNING,
         )
+
+    def _reads_on(self, offset: int) -> str:
+        return reads_on(self.facts.path, offset)
 
     # -- damage ------------------------------------------------------------------------------
 
@@ -464,7 +473,7 @@ class LogCheck:
         first_behind = next(b.base_offset for _, b in self._walk(behind))
         lost_offsets = _span(expected, first_behind)
         if self._leads_to(behind, position, first_behind):
-            rest = f"reads continue at offset {first_behind}"
+            rest = self._reads_on(first_behind)
         else:
             rest = (
                 f"the records from offset {first_behind} on are sound, but a read reaches them"
@@ -503,9 +512,9 @@ class LogCheck:
             _span(expected, self.end_offset) if is_bounded else f"offsets from {expected} on"
         )
         remedy = (
-            f"{_RESTORE}; without one, reads continue at offset {self.end_offset}, the base of the"
-            f" next segment; truncating the log to offset {expected} would lose all records from"
-            " that offset on"
+            f"{_RESTORE}; without one, {self._reads_on(self.end_offset)}, the base"
+            f" of the next segment; truncating the log to offset {expected} would lose all records"
+            " from that offset on"
             if is_bounded
             else f"{_RESTORE}; the next open for writing does not cut it off"
             if self.partition.is_refused

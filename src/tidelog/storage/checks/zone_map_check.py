@@ -13,7 +13,14 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.record.header import CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
 from tidelog.storage import log_files
-from tidelog.storage.checks.findings import REPAIR_COMMAND, Finding, Severity, derived, warning
+from tidelog.storage.checks.findings import (
+    REPAIR_COMMAND,
+    Finding,
+    Severity,
+    derived,
+    reads_on,
+    warning,
+)
 from tidelog.storage.checks.flipped_bits import flipped_bit
 from tidelog.storage.checks.log_check import LogFacts
 from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
@@ -130,8 +137,8 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
     return Finding(
         facts.path,
         f"{lost_bytes} bytes are missing at its end: it had {zone_map.log_size} bytes",
-        "restore the file from a replica or a backup; without one, reads continue at"
-        f" offset {context.end_offset}, the base of the next segment",
+        "restore the file from a replica or a backup; without one,"
+        f" {reads_on(facts.path, context.end_offset)}, the base of the next segment",
         position=facts.size_bytes,
         offset=facts.next_offset,
     )

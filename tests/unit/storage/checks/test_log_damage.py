@@ -81,7 +81,7 @@ def test_reading_continues_at_the_promised_offset(env: SeededEnv) -> None:
     for at in range(damaged.at + 8, following.at):
         change(env, at, bytes([whole[at] ^ 1 << at % 8]))
         remedies = [each.remedy for each in of_log(look(env)) if "can't be read" in each.damage]
-        promised = [re.search(r"reads continue at offset (\d+)", each) for each in remedies]
+        promised = [re.search(r"reads on at (\d+)", each) for each in remedies]
         for offset in [int(match[1]) for match in promised if match is not None]:
             promises += 1
             with LogDir.open(PATH, env=env) as directory:
