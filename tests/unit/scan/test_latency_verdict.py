@@ -2,6 +2,7 @@
 
 from datetime import UTC
 
+from tidelog.cli.jobs.latency import page
 from tidelog.jobs.latency.tables import LatencyResult, TopicTimes, latencies_verdict
 from tidelog.scan.latency import TopicLateness, by_unit
 from tidelog.scan.latency_verdict import (
@@ -72,6 +73,18 @@ def test_percentiles_have_as_many_digits_as_their_error_allows() -> None:
         2_851_001,
     ]
     assert shown_percentiles(histogram(), (50,)) == [None]
+
+
+def test_an_html_page_rounds_percentiles_like_a_table() -> None:
+    hours = LatencyByHour()
+    hours.add(0, 1_589_000, 99)
+    hours.add(0, 1_620_000)
+    (exact,) = hours.total().percentiles((50,))
+    assert exact == 1_589_247
+    result = LatencyResult({"t": TopicTimes(100, by_append=hours, by_create=hours)}, 0, [])
+    shown = page("data", result, None).html()
+    assert "26m30s" in shown
+    assert "26m29" not in shown
 
 
 def test_no_estimate_exceeds_the_largest_latency() -> None:

@@ -197,13 +197,18 @@ def people_table(
     )
 
 
-def table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable[Row]]:
-    """Return the columns and rows of the table `show` for scripts."""
+def table(
+    result: "LatencyResult", show: LatencyShow, *, is_exact: bool = True
+) -> tuple[Columns, Iterable[Row]]:
+    """Return the columns and rows of the table `show` for scripts.
+
+    Without `is_exact`, percentiles are rounded as in the tables for people.
+    """
     from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
 
     if show is LatencyShow.HOURS:
         # The hour as text is left out, because the column formats the hour in ms as a time.
-        rows = [[*row[:2], *row[3:]] for row in hour_rows(result.topics)]
+        rows = [[*row[:2], *row[3:]] for row in hour_rows(result.topics, is_exact=is_exact)]
         return HOURS, rows
     if show is LatencyShow.WATERMARKS:
         return WATERMARKS, watermark_rows(result.topics)
@@ -260,7 +265,7 @@ def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
     for name, topic in most:
         sections += _plots(name, topic, zone)
     for show in (LatencyShow.TOPICS, LatencyShow.WATERMARKS, LatencyShow.HOURS):
-        columns, rows = table(result, show)
+        columns, rows = table(result, show, is_exact=False)
         sections.append(
             report_table(
                 columns,
@@ -324,7 +329,12 @@ def _lost(name: str, topic: "TopicTimes") -> list[Section]:
 
 
 def _percentiles(hours: LatencyByHour, steps: Steps) -> list[Series]:
-    """Return a series for each percentile: its value in each step, from all latencies in it."""
+    """Return a series for each percentile: its value in each step, from all latencies in it.
+
+    The values are rounded as in the tables for people.
+    """
+    from tidelog.scan.latency_verdict import shown_percentiles
+
     by_step: dict[int, LatencyHistogram] = {}
     for ms, histogram in hours.items():
         by_step.setdefault(steps.start(ms), LatencyHistogram()).merge(histogram)
@@ -334,7 +344,7 @@ def _percentiles(hours: LatencyByHour, steps: Steps) -> list[Series]:
             {
                 at: float(value)
                 for at, each in by_step.items()
-                if (value := each.percentile(percent)) is not None
+                if (value := shown_percentiles(each, (percent,))[0]) is not None
             },
         )
         for percent in (50, 99)

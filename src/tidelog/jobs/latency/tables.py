@@ -14,7 +14,7 @@ from tidelog.scan.latency_verdict import (
     shown_percentiles,
 )
 from tidelog.spark.parts import timestamp
-from tidelog.storage.clocks.latency import PERCENTS, RELATIVE_ERROR, LatencyByHour
+from tidelog.storage.clocks.latency import PERCENTS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.types import HOUR_MS, ClockName
 
 if TYPE_CHECKING:
@@ -105,8 +105,11 @@ def joined(
     return topics
 
 
-def hour_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `HOURS_SCHEMA`."""
+def hour_rows(
+    topics: Mapping[str, TopicTimes], *, is_exact: bool = True
+) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of `HOURS_SCHEMA`; without `is_exact`, percentiles are rounded for people."""
+    percentiles = LatencyHistogram.percentiles if is_exact else shown_percentiles
     for name, topic in topics.items():
         clocks = ((ClockName.APPEND, topic.by_append), (ClockName.RECORD, topic.by_create))
         for clock, by_hour in clocks:
@@ -118,7 +121,7 @@ def hour_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
                     hour_ms,
                     by_hour.step_ms // HOUR_MS,
                     histogram.count,
-                    *histogram.percentiles(PERCENTS),
+                    *percentiles(histogram, PERCENTS),
                     histogram.max_ms,
                     histogram.min_ms,
                     clock_ahead_ms(histogram),
