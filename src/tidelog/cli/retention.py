@@ -161,11 +161,11 @@ def segment_object(
             "unknown": [list(span) for span in segment.unknown_append],
         },
         "kept": {
-            **_keeping_object(segment.keeping, zone),
+            **_keeping_object(segment, segment.keeping, zone),
             "record_offset": None if segment.record is None else segment.record[0],
             **output.time_fields("record", segment.record and segment.record[1], zone),
         },
-        "kafka": _keeping_object(segment.kafka, zone),
+        "kafka": _keeping_object(segment, segment.kafka, zone),
         "size_room_bytes": segment.size_room_bytes,
         "lost": None if segment.lost is None else [segment.lost.start, segment.lost.end],
         "due": None if segment.due is None else segment.due.rule,
@@ -174,10 +174,21 @@ def segment_object(
     }
 
 
-def _keeping_object(keeping: "Keeping", zone: str | None) -> dict[str, Cell]:
+def _is_empty(segment: "SegmentStory") -> bool:
+    """Whether a segment has no offsets yet; no rule deletes such a segment."""
+    return segment.base_offset == segment.end_offset
+
+
+def _until_ms(segment: "SegmentStory", keeping: "Keeping") -> int | None:
+    return None if _is_empty(segment) else keeping.until_ms
+
+
+def _keeping_object(
+    segment: "SegmentStory", keeping: "Keeping", zone: str | None
+) -> dict[str, Cell]:
     return {
-        **output.time_fields("until", keeping.until_ms, zone),
-        "behind": keeping.behind,
+        **output.time_fields("until", _until_ms(segment, keeping), zone),
+        "behind": None if _is_empty(segment) else keeping.behind,
         **output.time_fields("counted", keeping.counted.ms, zone),
         "basis": keeping.counted.basis,
         "is_exact": keeping.counted.is_exact,
@@ -208,11 +219,11 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
         segment.size_bytes,
         segment.reason,
         segment.roll_ms,
-        segment.keeping.until_ms,
-        segment.keeping.behind,
+        _until_ms(segment, segment.keeping),
+        None if _is_empty(segment) else segment.keeping.behind,
         segment.keeping.counted.basis,
         *record,
-        segment.kafka.until_ms,
+        _until_ms(segment, segment.kafka),
         None if segment.due is None else segment.due.rule,
     ]
 
@@ -359,7 +370,7 @@ def _print_segments(
         is_new = is_compacted and segment.removed
         cause = "compaction" if is_new else _CAUSES.get(segment.reason, "takes appends")
         row += [segment.size_bytes, cause]
-        if segment.base_offset == segment.end_offset:
+        if _is_empty(segment):
             row.append(None)
         elif _is_kept_forever(segment):
             row.append("forever")
@@ -404,7 +415,7 @@ def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
 
 
 def _segment_heading(segment: "SegmentStory", zone: str | None, *, is_compacted: bool) -> str:
-    if segment.base_offset == segment.end_offset:
+    if _is_empty(segment):
         return f"segment at {segment.base_offset}: no records yet"
     offsets = f"offsets {segment.base_offset} to {segment.end_offset - 1}"
     is_new = is_compacted and segment.removed
@@ -414,7 +425,7 @@ def _segment_heading(segment: "SegmentStory", zone: str | None, *, is_compacted:
 
 def _segment_facts(segment: "SegmentStory", forever: str, zone: str | None) -> dict[str, str]:
     """Map labels to the lines about a segment; empty if the segment has no offsets yet."""
-    if segment.base_offset == segment.end_offset:
+    if _is_empty(segment):
         return {}
     lost = segment.lost
     facts = {} if segment.removed == 0 else {"compaction": _compaction(segment)}

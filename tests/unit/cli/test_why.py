@@ -45,6 +45,14 @@ def test_an_empty_segment_has_no_time_of_its_end(cli: Cli) -> None:
     cli.ok("retain", "empty", "--yes")
     for line in cli.ok("why", "empty").lines[-2:]:
         assert line.split()[-3:] == ["takes", "appends", "-"]
+    for segment in cli.ok("why", "empty", "-o", "json").objects:
+        for name in ("kept", "kafka"):
+            keeping = part(segment, name)
+            assert (keeping["until"], keeping["until_ms"], keeping["behind"]) == (None,) * 3
+    heading, *rows = (line.split(",") for line in cli.ok("why", "empty", "-o", "csv").lines)
+    for row in rows:
+        cells = dict(zip(heading, row, strict=True))
+        assert cells["kept_until"] == cells["kafka_until"] == ""
 
 
 def test_each_segment_has_reasons_for_its_roll_and_its_retention(tides: Cli) -> None:
