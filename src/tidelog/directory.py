@@ -19,7 +19,13 @@ from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, amounts_in_errors, plain_settings
 from tidelog.display import Topics
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest, RefusedRecords, TidelogError, TopicExists
+from tidelog.errors import (
+    InvalidRequest,
+    RefusedRecords,
+    StorageFailure,
+    TidelogError,
+    TopicExists,
+)
 from tidelog.front_door import FrontDoor
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
@@ -322,6 +328,8 @@ class Directory(FrontDoor):
             for number, log, append in pending:
                 results[number] = log.writer.append(append)
         except TidelogError as error:
+            if isinstance(error, StorageFailure):
+                error.is_partial = True
             if count := sum(len(groups[number]) for number in results):
                 appended = f"{plural(count, 'record')} of the call {verb(count, 'was', 'were')}"
                 error.add_note(f"despite this error, {appended} appended to the log")

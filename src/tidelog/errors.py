@@ -463,11 +463,13 @@ class StorageFailure(TidelogError):
     Attributes:
         path: The file of the failed operation.
         operation: The failed operation, e.g. `sync`.
+        is_partial: Whether some of the records of a failed `Directory.append` may be in the log.
     """
 
     code: ClassVar[int | None] = ErrorCode.KAFKA_STORAGE_ERROR
 
     def __init__(self, path: str, operation: str, reason: str) -> None:
+        self.is_partial = False
         self.path = path
         self.operation = operation
         self.reason = reason

@@ -644,7 +644,7 @@ def _append_all(
             if before := tally.records:
                 rows_before = f"{plural(before, 'row')} before {rows[0].location}"
                 error.add_note(f"{rows_before} {verb(before, 'was', 'were')} appended")
-            if isinstance(error, StorageFailure):  # it may have written a part of the rows
+            if isinstance(error, StorageFailure) and error.is_partial:
                 error.add_note(f"some of the rows from {rows[0].location} on may be in the log")
             if isinstance(error, RefusedRecords) and options.place.access is not None:
                 raise _with_row(error, rows, terms.near_limit) from error

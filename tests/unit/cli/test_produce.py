@@ -674,6 +674,20 @@ def test_after_a_disk_failure_the_number_of_appended_rows_is_stated(
     assert len(read(cli)) == int(stated)
 
 
+def test_after_a_failed_open_no_note_claims_that_rows_are_in_the_log(cli: Cli) -> None:
+    cli.ok("create", "flights")
+
+    def fail(name: str, path: str) -> None:
+        if name == "open" and path.endswith("flights-0/00000000000000000000.log"):
+            raise OSError(errno.EIO, "the disk is broken")
+
+    result = Cli(cli.data, files=HookedDisk(fail)).run("produce", "flights", "--value", "v")
+    assert result.code == 1
+    assert "the disk is broken" in result.err
+    assert "may be in the log" not in result.err
+    assert read(cli) == []
+
+
 def test_a_failed_close_does_not_hide_an_invalid_row(flights: Cli) -> None:
     def fail(name: str, path: str) -> None:
         if name == "sync" and path.endswith(".log"):
