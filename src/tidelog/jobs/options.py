@@ -143,10 +143,11 @@ _OF_TARGET: Final = (
         "would change the place to which the job writes: leave the option out, or give the other"
         " place as the target",
     )
-    | dict.fromkeys(
-        ("createPartitions", "createConfig"),
-        "is set by the job: leave the option out, and use the job's option create",
-    )
+    | {
+        "createPartitions": "is set by the job: leave the option out, and use the job's option"
+        " create",
+        "createConfig": "is set by the job: leave the option out, and use the job's option config",
+    }
     | dict.fromkeys(
         ("txnAppId", "txnVersion", "delivery"),
         "is set by the job to detect repeated writes: leave the option out",

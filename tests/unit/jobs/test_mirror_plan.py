@@ -163,6 +163,7 @@ class TestPassedOn:
             ("path", "would change the place to which the job writes: leave"),
             ("topic", "would change the place to which the job writes"),
             ("createPartitions", "leave the option out, and use the job's option create"),
+            ("createConfig", "leave the option out, and use the job's option config"),
             ("txnAppId", "to detect repeated writes"),
             ("batchByte", r"not supported; use one of kafka\.\*, compression, batchBytes"),
         ],
