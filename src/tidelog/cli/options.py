@@ -409,8 +409,16 @@ result_format_option: Final = _format("--output", Format, "How the result is wri
 
 
 def read_format_option(text: str) -> _Decorator:
-    """Declare `--format` for records, whose formats include binary columns."""
-    return _format("--format", ReadFormat, text)
+    """Declare `--format` for records, whose formats include binary columns.
+
+    The columns of Arrow and Parquet are those of a scan and of Spark's source, so that one schema
+    describes all columns. JSON and CSV have the field names of tidelog's other commands.
+    """
+    names = (
+        "Columns of arrow and parquet have the names of the Spark source (appendTimestamp), fields"
+        " of json and csv those of other commands (append_time)."
+    )
+    return _format("--format", ReadFormat, f"{text} {names}")
 
 
 def _answer_zone(
@@ -516,26 +524,32 @@ report_option = click.option(
     help="Also write an HTML page with tables and plots. Default: no page.",
 )
 
-command_config_option = click.option(
-    "--command-config",
-    metavar="FILE",
-    help="Client settings for the source, if it is a cluster. Default: none.",
-)
 
-to_command_config_option = click.option(
-    "--to-command-config",
-    metavar="FILE",
-    help="Client settings for the target, if it is a cluster. Default: none.",
-)
+def _client_settings(name: str, place: str) -> _Decorator:
+    """Return an option for a file of client settings for a place that may be a cluster."""
+    text = f"Client settings for {place}, if it is a cluster. Default: none."
+    return click.option(name, metavar="FILE", help=text)
 
-store_option = click.option(
-    "--store-option",
-    "store",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=as_pairs,
-    help="A setting of the source's object store; repeatable. Default: the environment's.",
-)
+
+def _store_settings(owner: str) -> _Decorator:
+    """Return an option for settings of an object store."""
+    return click.option(
+        "--store-option",
+        "store",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=as_pairs,
+        help=f"A setting of {owner} object store; repeatable. Default: the environment's.",
+    )
+
+
+command_config_option = _client_settings("--command-config", "the source")
+to_command_config_option = _client_settings("--to-command-config", "the target")
+store_option = _store_settings("the source's")
+# The sides of an audit, which writes to neither of them.
+a_command_config_option = _client_settings("--command-config", "A")
+b_command_config_option = _client_settings("--to-command-config", "B")
+a_store_option = _store_settings("A's")
 
 target_argument = click.argument("target", metavar="TOPIC[:P]", shell_complete=completion.targets)
 

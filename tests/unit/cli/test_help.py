@@ -90,6 +90,25 @@ def test_brokers_are_required_or_the_variables() -> None:
     assert "Required without TIDELOG_BOOTSTRAP. --" in text
 
 
+def test_the_settings_of_an_audit_name_its_sides() -> None:
+    audit = ALL["audit"]
+    texts = {one.opts[0]: one.help or "" for one in audit.params if isinstance(one, click.Option)}
+    for name, side in {"--command-config": "A", "--to-command-config": "B"}.items():
+        assert texts[name] == f"Client settings for {side}, if it is a cluster. Default: none."
+    for name, side in {"--store-option": "A's", "--to-store-option": "B's"}.items():
+        assert texts[name].startswith(f"A setting of {side} object store; repeatable.")
+
+
+@pytest.mark.parametrize("name", ["read", "diff"])
+def test_the_names_of_binary_columns_are_explained(name: str) -> None:
+    (text,) = (
+        one.help or ""
+        for one in ALL[name].params
+        if isinstance(one, click.Option) and "--format" in one.opts
+    )
+    assert "names of the Spark source (appendTimestamp)" in text
+
+
 def test_sections_list_each_command_once() -> None:
     text = app.get_help(click.Context(app, terminal_width=80))
     headings = re.findall(r"^([A-Z][a-z]+):$", text, re.MULTILINE)

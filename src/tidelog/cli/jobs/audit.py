@@ -25,9 +25,11 @@ from tidelog.cli.options import (
     Encoding,
     Format,
     SparkAccess,
+    a_command_config_option,
+    a_store_option,
     argument,
     as_pairs,
-    command_config_option,
+    b_command_config_option,
     declared_by,
     examples,
     format_option,
@@ -37,8 +39,6 @@ from tidelog.cli.options import (
     show_option,
     shown_table,
     spark_options,
-    store_option,
-    to_command_config_option,
     with_job_options,
     zone_option,
 )
@@ -128,9 +128,9 @@ class AuditCommand:
         help="Also write an HTML page with tables and plots. Default: no page.",
     )
     during: str | None = declared_by(times.during_option)
-    command_config: str | None = declared_by(command_config_option)
-    to_command_config: str | None = declared_by(to_command_config_option)
-    store: dict[str, str] = declared_by(store_option)
+    command_config: str | None = declared_by(a_command_config_option)
+    to_command_config: str | None = declared_by(b_command_config_option)
+    store: dict[str, str] = declared_by(a_store_option)
     to_store: dict[str, str] = declared_by(
         click.option(
             "--to-store-option",
