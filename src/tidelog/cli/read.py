@@ -8,12 +8,12 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
-from tidelog.amounts import plural
+from tidelog.amounts import plural, verb
 from tidelog.cli import times
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import ReadFormat, examples, refuse_typed, with_options
@@ -63,6 +63,8 @@ _UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompr
 
 # Up to this number of records, a plain read takes less time than loading Arrow and the kernels.
 _PLAIN_RECORDS: Final = 10_000
+# Maximum number of records of a table on a terminal, if the command line selects no records.
+TERMINAL_RECORDS: Final = 100
 # Number of offsets in the first window of a read by columns in order of time. Such a read makes a
 # plan for each window, so its windows are larger than those of a plain read.
 _COLUMN_WINDOW: Final = 10_000
@@ -90,6 +92,9 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     --tail, prints the records of all partitions ordered by time. With --table, prints the latest
     committed record of each key, as of the time --at (inclusive).
 
+    On a terminal, a table of a whole topic ends after 100 records. Other output, and a read with a
+    range, a condition or a limit, is always complete.
+
     A damaged partition is printed up to the damage, the other partitions completely. The exit code
     is then 1.
     """
@@ -102,6 +107,9 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     refuse_typed(("at",), "applies only with --table; --from TIME reads records from a time on")
     refuse_typed(("inexact",), "applies only with --table")
     _refuse_contradictions(options)
+    is_cut = _is_cut(surroundings, options)
+    if is_cut:
+        options = replace(options, limit=TERMINAL_RECORDS)
     if options.kind.is_columns:
         refuse_terminal(surroundings, options.kind)
     requested, offsets = _requested_times(surroundings, options), _offsets(options.offset)
@@ -115,6 +123,7 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
             damage = _Damage(surroundings, partitions, absent)
             ranges = _resolved(reads, partitions, requested, offsets, damage)
             reading = _Reading(surroundings, source, reads, ranges, options, conditions, damage)
+            reading.is_cut = is_cut
             limits = {
                 name: Limits(one.start_ms, one.end_ms, one.start_offset, one.end_offset)
                 for name, one in ranges.items()
@@ -138,6 +147,19 @@ def _refuse_contradictions(options: ReadOptions) -> None:
         raise UsageProblem("--follow prints records in order of arrival; leave --order time out")
     if options.contains == "":
         raise UsageProblem("--contains '': every record contains it; leave it out")
+
+
+def _is_cut(surroundings: Surroundings, options: ReadOptions) -> bool:
+    """Whether only the first records are printed: a table on a terminal, without any selection."""
+    return (
+        options.kind is ReadFormat.TABLE
+        and surroundings.stdout.isatty()
+        and not options.follow
+        and not options.match
+        and (options.tail, options.limit, options.offset) == (None,) * 3
+        and (options.start, options.end, options.during) == (None,) * 3
+        and (options.key, options.contains) == (None,) * 2
+    )
 
 
 def _requested_times(surroundings: Surroundings, options: ReadOptions) -> RequestedRange:
@@ -284,6 +306,7 @@ class _Reading:
         self._count = 0
         self._last_row: list[Cell] = []
         self._order: TimeOrder | None = None
+        self.is_cut = False
 
     def run(self) -> ExitCode:
         """Write the existing records and, with `--follow`, the records that are appended later."""
@@ -301,9 +324,39 @@ class _Reading:
             return ExitCode.ERROR
         if not self._count and not wants_none and not self._options.follow:
             self._say_none()
-        if self._options.kind is ReadFormat.TABLE and self._count and self._left == 0:
+        if self.is_cut:
+            self._note_cut()
+        elif self._options.kind is ReadFormat.TABLE and self._count and self._left == 0:
             self._note_limit()
         return ExitCode.OK
+
+    def _note_cut(self) -> None:
+        """Print how many records a table on a terminal does not show, and how to get them.
+
+        Their number is at most the number of offsets after the last shown record. It is less if
+        offsets have no record, for example because of compaction.
+        """
+        if self._left:
+            return
+        bounds = self._reads.bounds()
+        if self._options.is_ordered:
+            rest = sum(end - start for start, end in bounds.values()) - self._count
+        else:
+            _, number, offset, *_ = self._last_row
+            spans = {name.partition: span for name, span in bounds.items()}
+            names = [name.partition for name in self._ranges]
+            later = names[names.index(cast("int", number)) + 1 :]
+            rest = spans[cast("int", number)][1] - 1 - cast("int", offset)
+            rest += sum(spans[one][1] - spans[one][0] for one in later)
+        if rest > 0:
+            more = plural(rest, "more record")
+            self._surroundings.note(
+                f"a terminal shows only the first {plural(self._count, 'record')}; up to {more}"
+                f" {verb(rest, 'is', 'are')} not shown"
+            )
+            self._surroundings.hint(
+                "`| less` or `> FILE` gets all records; --limit N and --tail N choose how many"
+            )
 
     def _note_limit(self) -> None:
         """Print that --limit ended the read, unless it is known that no record follows."""

@@ -113,6 +113,39 @@ def test_a_limit_over_several_partitions_names_the_order_by_time(
     assert err.count("hint: the records are in order of partition; --order time") == is_hinted
 
 
+@pytest.mark.parametrize("order", ["offset", "time"])
+def test_a_terminal_shows_the_first_records_of_a_whole_topic(cli: Cli, order: str) -> None:
+    cli.ok("create", "flights", "--partitions", "3")
+    for partition in range(3):
+        cli.append(*[at(NOW + number) for number in range(60)], partition=partition)
+    words = ("read", "flights", "--order", order)
+    assert len(cli.ok(*words).lines) == 181
+    cli.on_terminal = True
+    result = cli.ok(*words)
+    assert sum(line.endswith(" v") for line in result.lines) == 100
+    assert result.err.splitlines() == [
+        "note: a terminal shows only the first 100 records; up to 80 more records are not shown",
+        "hint: `| less` or `> FILE` gets all records; --limit N and --tail N choose how many",
+    ]
+    selections = [
+        *(("--offset", "0.."), ("--from", str(NOW)), ("--to", str(NOW + 999))),
+        *(("--contains", "v"), ("-o", "json"), ("--limit", "1000")),
+    ]
+    for selection in selections:
+        result = cli.ok(*words, *selection)
+        assert sum(line.endswith((" v", "}")) for line in result.lines) == 180, selection
+        assert "not shown" not in result.err
+
+
+def test_a_terminal_shows_a_short_topic_without_a_note(cli: Cli) -> None:
+    cli.ok("create", "flights")
+    cli.append(*[at(NOW + number) for number in range(100)])
+    cli.on_terminal = True
+    result = cli.ok("read", "flights")
+    assert sum(line.endswith(" v") for line in result.lines) == 100
+    assert result.err == ""
+
+
 def test_a_note_says_once_that_values_are_cut(flights: Cli) -> None:
     flights.append(*(at(NOW, value=b"v" * 100) for _ in range(3)))
     result = flights.ok("read", "flights")
