@@ -327,13 +327,35 @@ def _shared_facts(every: "Sequence[dict[str, str]]") -> dict[str, str]:
 def _partition_lines(story: "PartitionStory") -> list[str]:
     lines = []
     if story.start_offset > 0:
-        lines.append(
-            f"offsets 0..{story.start_offset - 1} were deleted by retention or delete-records;"
-            " which of the two, when, and the times of these records are not recorded"
-        )
+        lines.append(_deleted_text(story))
     if story.storm is not None:
         lines.append(f"{story.storm}")
     return lines
+
+
+def _deleted_text(story: "PartitionStory") -> str:
+    """Return which offsets were deleted, and by which rule, as far as the files show it.
+
+    Retention moves the log start only to the base offset of a segment, or to the log end after it
+    has rolled an empty segment there. So if the log starts at another offset, delete-records has
+    moved the log start, here or on the leader of a standby. Before that, either of the two may have
+    deleted earlier segments.
+    """
+    start = story.start_offset
+    bases = [segment.base_offset for segment in story.segments]
+    base = max((one for one in bases if one <= start), default=start)
+    unknown = "when, and the times of these records are not recorded"
+    if base == start:
+        return (
+            f"offsets 0..{start - 1} were deleted by retention or delete-records; which of the two,"
+            f" {unknown}"
+        )
+    if base == 0:
+        return f"offsets 0..{start - 1} were deleted by delete-records; {unknown}"
+    return (
+        f"offsets {base}..{start - 1} were deleted by delete-records, and offsets 0..{base - 1} by"
+        f" retention or delete-records; which of the two, {unknown}"
+    )
 
 
 def _print_segments(

@@ -155,6 +155,29 @@ def test_the_output_of_why_has_the_deleted_offsets(topic: Cli) -> None:
     assert gone in topic.ok("why", "t").out
 
 
+def test_the_output_of_why_names_delete_records_if_no_retention_can_have_moved_the_log_start(
+    cli: Cli,
+) -> None:
+    cli.ok("create", "t", "--config", "internal.segment.bytes=300")
+    for _ in range(12):
+        cli.append(*[at(NOW)] * 2, topic="t")
+    bases = [one["base_offset"] for one in cli.ok("why", "t", "-o", "json").objects]
+    assert bases[:3] == [0, 6, 12]
+    unknown = ", when, and the times of these records are not recorded"
+
+    def deleted_to(offset: int) -> str:
+        cli.ok("delete-records", "t:0", "--offset", str(offset), "--yes")
+        return " ".join(cli.ok("why", "t").out.split())
+
+    assert f"offsets 0..2 were deleted by delete-records; {unknown[2:]}" in deleted_to(3)
+    either = f"0..5 were deleted by retention or delete-records; which of the two{unknown}"
+    assert f"offsets {either}" in deleted_to(6)
+    text = "offsets 6..7 were deleted by delete-records, and offsets 0..5 by retention or"
+    assert f"{text} delete-records; which of the two{unknown}" in deleted_to(8)
+    text = "offsets 18..23 were deleted by delete-records, and offsets 0..17 by retention or"
+    assert text in deleted_to(24)
+
+
 def test_no_segment_is_deleted_by_age_without_retention_ms(cli: Cli) -> None:
     cli.ok("create", "t", "--config", "segment.ms=1")
     cli.append(at(NOW), topic="t")
