@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.broker_commands import Shell
 
 import tidelog
-from tidelog.errors import InvalidRequest, InvalidTimestamp
+from tidelog.errors import InvalidRequest, InvalidTimestamp, MessageTooLarge
 from tidelog.remote import numbered_loads
 from tidelog.types import NewRecord
 
@@ -86,6 +86,28 @@ def test_the_error_of_a_broker_has_the_number_of_committed_rows(
     code, _, err = shell.run(*load)
     assert "note: before this error, 0 rows were appended" in err
     assert sum(values(log).values()) == 2
+
+
+def test_large_records_are_appended_up_to_the_limit_of_the_topic(
+    log: tidelog.RemoteDirectory, tmp_path: Path
+) -> None:
+    log.alter_config("flights", {"max.message.bytes": "3000000"})
+    large, larger = b"v" * 2_000_000, b"w" * 3_500_000
+    many = [NewRecord(key=b"%d" % n, value=b"%d" % n) for n in range(50)]
+    records = [*many, NewRecord(key=b"3", value=large), *many]
+    log.append("flights", records, partition=0)
+    stored = [record.value for _, record in log.records("flights")]
+    assert stored == [one.value for one in records], "the order stays"
+    with pytest.raises(MessageTooLarge, match="flights-0: record 1: ") as caught:
+        log.append("flights", [many[0], NewRecord(value=larger)], partition=0)
+    assert [one.index for one in caught.value.record_errors] == [1]
+    assert log.load_once("flights", [NewRecord(value=large)], source="mine").rows == 1
+    name = tmp_path / "rows.txt"
+    name.write_bytes(large + b"\n")
+    for extra in ((), ("--once", "other")):
+        code, _, err = Shell(log.bootstrap).run("produce", "flights", "--from", str(name), *extra)
+        assert code == 0, err
+    assert values(log)[large] == 4
 
 
 def test_a_refused_row_aborts_its_transaction(log: tidelog.RemoteDirectory) -> None:

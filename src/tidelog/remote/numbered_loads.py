@@ -7,7 +7,7 @@ that still runs elsewhere. Consumers with `read_committed` see every row exactly
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,7 @@ from tidelog.amounts import plural, verb
 from tidelog.errors import TidelogError
 from tidelog.remote.client import typed_error
 from tidelog.remote.cluster import Cluster
-from tidelog.remote.producer import STAMPED, Row, batch_settings, refuse_time
+from tidelog.remote.producer import STAMPED, Row, refuse_time
 from tidelog.storage.directory.numbered_loads import (
     ROWS_AT_ONCE,
     LoadedRange,
@@ -43,8 +43,7 @@ def load_once(
     rows: Iterable[Row],
     *,
     source: str,
-    codec_name: str,
-    batch_bytes: int | None,
+    settings: Mapping[str, object],
 ) -> LoadResult:
     """Append the rows of a source that were not yet loaded into a topic.
 
@@ -56,9 +55,7 @@ def load_once(
         topic: Name of the topic.
         rows: All rows of the source, including rows that were already loaded.
         source: Name of the source, which identifies it in later calls.
-        codec_name: Compression of the batches.
-        batch_bytes: Uncompressed size in bytes at which a batch is finished; the client library's
-            size if None.
+        settings: The producer's settings for batches and records.
 
     Raises:
         InvalidRequest: The source has fewer rows than were already loaded from it; nothing was
@@ -71,11 +68,10 @@ def load_once(
     producer = cluster.producer(
         {
             "transactional.id": f"tidelog-load/{topic}/{source}",
-            "compression.type": codec_name,
             "linger.ms": 5,
             "transaction.timeout.ms": max(_TRANSACTION_MS, cluster.request_timeout_ms),
+            **settings,
         }
-        | batch_settings(batch_bytes)
     )
     with cluster.typed(f"begin to load {source!r}"):
         producer.init_transactions(cluster.timeout_s)

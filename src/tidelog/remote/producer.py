@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.amounts import plural, verb
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     Closed,
     ClusterFailure,
@@ -54,6 +55,12 @@ _FATAL: Final = -150
 # librdkafka's error code for records that a broker refused only because of other records of their
 # batch.
 _OTHER_RECORD: Final = -138
+
+# librdkafka's default limit for the key and value of a record, in bytes.
+RECORD_BYTES: Final = 1_000_000
+# Maximum of this limit. It is below the default of the brokers' `socket.request.max.bytes`, the
+# limit for a request: a broker closes the connection of a larger request.
+RECORD_BYTES_MAX: Final = 100_000_000
 
 # librdkafka's error code for a partition that is not in its metadata.
 _UNKNOWN_PARTITION: Final = -190
@@ -136,17 +143,26 @@ class _Call:
         return error
 
 
+def record_settings(max_message_bytes: int) -> dict[str, int]:
+    """Return the producer's setting for records of a topic with this limit in bytes."""
+    return {"message.max.bytes": min(max(max_message_bytes, RECORD_BYTES), RECORD_BYTES_MAX)}
+
+
 class Sender:
     """The producers of one connection: one producer for each pair of codec and batch size."""
 
-    def __init__(self, client: Client, codec_name: str) -> None:
+    def __init__(
+        self, client: Client, codec_name: str, message_limit: Callable[[str], int]
+    ) -> None:
         """Create a sender; opens no connection.
 
         Args:
             client: The cluster; its settings take precedence over the settings in this module.
             codec_name: Codec of calls that don't choose a codec.
+            message_limit: Returns a topic's `max.message.bytes`; `RECORD_BYTES` if it is unknown.
         """
         self._client = client
+        self._message_limit = message_limit
         self._codec_name = codec_name
         self._lanes: dict[tuple[str, int | None], _Lane] = {}
         self._lock = threading.Lock()
@@ -206,7 +222,7 @@ class Sender:
                 lane = None
             if lane is None:
                 settings = self._producer_settings(codec_name) | batch_settings(batch_bytes)
-                lane = self._lanes[key] = _Lane(self._client, settings)
+                lane = self._lanes[key] = _Lane(self._client, settings, self._message_limit)
             return lane
 
     def _producer_settings(self, codec_name: str) -> dict[str, object]:
@@ -239,8 +255,18 @@ class Sender:
 class _Lane:
     """One producer, and the thread that receives its delivery reports."""
 
-    def __init__(self, client: Client, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        settings: Mapping[str, object],
+        message_limit: Callable[[str], int],
+    ) -> None:
         self._client = client
+        self._settings = settings
+        self._message_limit = message_limit
+        self._record_bytes = RECORD_BYTES
+        # Held to queue a record, and to replace the producer.
+        self._lock = threading.RLock()
         self._producer: ck.Producer = client.producer(settings)
         self.is_broken = False
         self._is_closed = False
@@ -313,12 +339,18 @@ class _Lane:
         partition, key, value, time_ms, headers = row
         is_refreshed = False
         while True:
+            limit = self._record_bytes
             try:
-                self._producer.produce(
-                    topic, value, key, partition, on_delivery, None, time_ms, headers
-                )
+                with self._lock:
+                    self._producer.produce(
+                        topic, value, key, partition, on_delivery, None, time_ms, headers
+                    )
                 return
             except KafkaException as error:
+                if error.args[0].code() == ErrorCode.MESSAGE_TOO_LARGE:
+                    if not self._raise_limit(topic, limit):
+                        raise
+                    continue
                 # librdkafka refreshes its metadata only every five minutes. So it might not know
                 # partitions that were added, or the partitions of a recreated topic.
                 if is_refreshed or error.args[0].code() != _UNKNOWN_PARTITION:
@@ -332,6 +364,25 @@ class _Lane:
                         " (queue.buffering.max.kbytes)"
                     ) from None
                 self._producer.poll(_POLL_S)
+
+    def _raise_limit(self, topic: str, limit: int) -> bool:
+        """Replace the producer by one for the topic's largest records; return whether it was done.
+
+        The setting of a producer can't be changed. All queued records are delivered first, so the
+        order of records stays.
+
+        Args:
+            topic: Name of the topic.
+            limit: Limit in bytes that a record exceeds.
+        """
+        wanted = record_settings(self._message_limit(topic))
+        record_bytes = wanted["message.max.bytes"]
+        with self._lock:
+            if record_bytes > self._record_bytes:
+                self.flush()
+                self._producer = self._client.producer({**self._settings, **wanted})
+                self._record_bytes = record_bytes
+            return self._record_bytes > limit
 
     def _handle_report(
         self,

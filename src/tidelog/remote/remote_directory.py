@@ -98,7 +98,7 @@ class RemoteDirectory(FrontDoor):
         self._cluster.admin()
         self._source = ClusterRecords(cluster=self._cluster, client=client, env=env)
         self._codec_name = codec_name
-        self._sender = producer.Sender(self._cluster, codec_name)
+        self._sender = producer.Sender(self._cluster, codec_name, self._message_limit)
         self._lock = threading.Lock()
         # For each topic: the number of partitions, and the monotonic time in ms at which this
         # cached number expires.
@@ -279,6 +279,11 @@ class RemoteDirectory(FrontDoor):
         now_ms = self._env.clock.now_ms()
         return (_row(record, partitioner, partition, now_ms) for record in records)
 
+    def _message_limit(self, topic: str) -> int:
+        """Return a topic's `max.message.bytes`; the client library's limit if it is unknown."""
+        config = self.topic(topic).config
+        return producer.RECORD_BYTES if config is None else config.max_message_bytes
+
     def load_once(
         self,
         topic: str,
@@ -310,9 +315,12 @@ class RemoteDirectory(FrontDoor):
 
         name = self._codec_name if codec is None else codec_of(codec).config_name
         rows = self._rows(topic, records, partition)
-        return load_once(
-            self._cluster, topic, rows, source=source, codec_name=name, batch_bytes=batch_bytes
-        )
+        settings = {
+            "compression.type": name,
+            **producer.batch_settings(batch_bytes),
+            **producer.record_settings(self._message_limit(topic)),
+        }
+        return load_once(self._cluster, topic, rows, source=source, settings=settings)
 
     def loaded_rows(self, topic: str, source: str) -> int:
         """Return the number of rows of a source that `load_once` has appended to a topic.

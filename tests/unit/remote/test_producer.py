@@ -10,7 +10,7 @@ from tests.worlds.waiting import PATIENCE_S
 from tidelog.env import ManualClock
 from tidelog.errors import Closed, ClusterFailure, InvalidRecord, InvalidTimestamp, MessageTooLarge
 from tidelog.remote.cluster import Cluster, connect
-from tidelog.remote.producer import OnDelivery, Row, Sender
+from tidelog.remote.producer import RECORD_BYTES, OnDelivery, Row, Sender
 from tidelog.types import Codec
 
 
@@ -104,7 +104,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Library:
 
 @pytest.fixture
 def sender(client: Library) -> Iterator[Sender]:
-    found = Sender(client.cluster, "lz4")
+    found = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)
     yield found
     found.close()
 
@@ -180,7 +180,7 @@ def test_failing_rows_leave_no_open_call(sender: Sender) -> None:
 
 
 def test_a_closed_writer_sends_no_record(client: Library) -> None:
-    sender = Sender(client.cluster, "none")
+    sender = Sender(client.cluster, "none", lambda _topic: RECORD_BYTES)
     sender.send("flights", [row(1)], None)
     sender.close()
     sender.close()
