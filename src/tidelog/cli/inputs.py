@@ -181,8 +181,9 @@ def file_lines(source: BinaryIO) -> Iterator[bytes]:
 
 
 def _json_rows(source: BinaryIO, name: str, _choice: ColumnChoice) -> Iterator[InputRow]:
-    for number, read in enumerate(file_lines(source), 1):
-        line = read.removeprefix(BOM_UTF8) if number == 1 else read
+    for number, text in enumerate(file_lines(source), 1):
+        # joined files can have a byte order mark on any line
+        line = text.removeprefix(BOM_UTF8)
         if not line.strip():
             continue
         where = f"{name} line {number}"

@@ -53,8 +53,8 @@ def test_csv_rows_become_json_with_key_time_and_headers(flights: Cli) -> None:
     assert (second["key"], second["headers"]) == (None, [])
 
 
-def test_a_byte_order_mark_of_json_lines_is_skipped(flights: Cli) -> None:
-    run_produce(flights, b'\xef\xbb\xbf{"n": 1}\r\n{"n": 2}\n', "--format", "json")
+def test_byte_order_marks_of_joined_json_lines_are_skipped(flights: Cli) -> None:
+    run_produce(flights, b'\xef\xbb\xbf{"n": 1}\r\n\xef\xbb\xbf{"n": 2}\n', "--format", "json")
     assert [row["value"] for row in read(flights)] == ['{"n": 1}', '{"n": 2}']
 
 
