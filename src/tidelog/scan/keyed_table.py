@@ -27,7 +27,7 @@ Imports numpy and pyarrow. Source: KIP-280; docs/tables.md.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -294,8 +294,15 @@ def rows_at(
     needed = tuple(columns) if "offset" in columns else (*columns, "offset")
     starts = np.searchsorted(offsets, [split.start_offset for split in splits])
     ends = np.searchsorted(offsets, [split.end_offset for split in splits])
+    # A split without its first and last records costs less, above all if a broker sends them.
     needed_splits = [
-        split for split, few, many in zip(splits, starts, ends, strict=True) if few < many
+        replace(
+            split,
+            start_offset=max(split.start_offset, int(offsets[few])),
+            end_offset=min(split.end_offset, int(offsets[many - 1]) + 1),
+        )
+        for split, few, many in zip(splits, starts, ends, strict=True)
+        if few < many
     ]
     is_present = np.zeros(len(offsets), np.bool_)
     for batch in source.read(needed_splits, needed, stats=stats.scan):

@@ -1,6 +1,6 @@
 """Rows of a table that are read by their offsets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -23,11 +23,13 @@ class Compacted:
     """A source whose partition has only these offsets after a compaction."""
 
     offsets: tuple[int, ...]
+    ranges: list[tuple[int, int]] = field(default_factory=list)
 
     def read(
-        self, _splits: "Sequence[Split]", columns: "Sequence[str]", *, stats: object
+        self, splits: "Sequence[Split]", columns: "Sequence[str]", *, stats: object
     ) -> "Iterator[pa.RecordBatch]":
         del stats
+        self.ranges += [(split.start_offset, split.end_offset) for split in splits]
         rows: dict[str, pa.Array[pa.Scalar[pa.DataType]]] = {
             "value": pa.array([b"%d" % offset for offset in self.offsets]),
             "offset": pa.array(self.offsets, pa.int64()),
@@ -54,7 +56,9 @@ def values(source: Compacted, *wanted: int) -> "Iterator[object]":
 
 
 def test_wanted_rows_alone_are_returned() -> None:
-    assert list(values(Compacted((1, 4, 5, 9)), 4, 9)) == [b"4", b"9"]
+    source = Compacted((1, 4, 5, 9, 12))
+    assert list(values(source, 4, 9)) == [b"4", b"9"]
+    assert source.ranges == [(4, 10)]
 
 
 def test_rows_removed_meanwhile_by_a_compaction_are_reported_after_the_others() -> None:
