@@ -1,4 +1,4 @@
-"""Streams and numbered writes into directories and brokers write a repeated batch once."""
+"""A repeated batch of a stream or of a numbered write reaches a directory or a broker once."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Reduces named limits, or runs named kernels in the interpreter, until the test ends.
 
 With a lower limit, small files can test behavior that otherwise begins at gigabytes. A test names a
-constant or kernel, and the package that uses it; the modules of the package are found here.
+constant or kernel, and a package; this module finds the package's modules that use it.
 """
 
 import importlib

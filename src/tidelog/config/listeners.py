@@ -303,7 +303,9 @@ def _protocols(text: str) -> dict[str, str]:
         if not colon or protocol.strip().upper() not in SecurityProtocol.__members__:
             names = ", ".join(SecurityProtocol)
             raise ConfigError(
-                "listener.security.protocol.map", item, f"must be NAME:PROTOCOL, one of {names}"
+                "listener.security.protocol.map",
+                item,
+                f"must be NAME:PROTOCOL, where PROTOCOL is one of {names}",
             )
         protocols[name.strip().upper()] = protocol.strip().upper()
     return protocols

@@ -559,12 +559,16 @@ _FORMATS: Final = (
     "records are stored in format 2; with `tidelog.legacy.clients`, records of old clients keep"
     " their format"
 )
+_DOWN: Final = (
+    "batches are sent as they are stored; with `tidelog.legacy.clients`, they are converted for old"
+    " clients that don't support their format"
+)
 # Maps a retired name to the reason why the setting has no effect.
 RETIRED: Final = {
     "message.format.version": _FORMATS,
     "log.message.format.version": _FORMATS,
-    "message.downconversion.enable": "batches are sent as they are stored",
-    "log.message.downconversion.enable": "batches are sent as they are stored",
+    "message.downconversion.enable": _DOWN,
+    "log.message.downconversion.enable": _DOWN,
     "time.index.interval": "the density of the time index follows index.interval.bytes",
 }
 

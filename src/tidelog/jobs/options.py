@@ -192,7 +192,8 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
     The decorated function passes all options to the original function, with defaults for options
     that the caller leaves out. The decorated function's signature has the options as keywords, and
     its docstring lists the options instead of the line `**options`. Arguments are parsed as by
-    `reads_arguments`; numbers and words have the same limits as in the command.
+    `reads_arguments`. A number has the same minimum as in the command. A word has the same allowed
+    values as in the command, unless `choices` has others.
 
     Args:
         kind: The TypedDict with the options.

@@ -291,7 +291,8 @@ LAST_ROLL: Final = _gauge(
 
 LAST_DELETION: Final = _gauge(
     "partition_last_deletion_time_seconds",
-    "Unix time of the last deletion by retention since the broker started; absent before one.",
+    "Unix time of the last deletion by retention since the broker started; absent until the first"
+    " deletion.",
 )
 
 CLEANER_RUNS: Final = _counter("cleaner_runs_total", "Successful compactions.")
@@ -316,7 +317,7 @@ COMPACTION_FAILING: Final = _gauge(
 
 LAST_COMPACTION: Final = _gauge(
     "partition_last_compaction_time_seconds",
-    "Unix time of the last compaction since the broker started; absent before one.",
+    "Unix time of the last compaction since the broker started; absent until the first compaction.",
 )
 
 GROUP_MEMBERS: Final = _gauge("group_members", "Members of a consumer group.")

@@ -1,10 +1,10 @@
 """Checks `tidelog-metadata.log`, which holds a broker's users, ACLs and quotas.
 
-The file is a sequence of record batches; messages call a batch a change. For a damaged batch the
-check searches for the original bytes. If one bit was flipped, or the batch's length field or magic
-byte is wrong, the checksum proves the original bytes. So the check distinguishes a flipped bit in
-the last batch from an incomplete last batch. A hard stop can leave an incomplete batch; the next
-start drops it. Findings don't show content, because the file contains secrets.
+The file is a sequence of record batches; the texts of findings call a batch a change. For a damaged
+batch the check searches for the original bytes. If one bit was flipped, or the batch's length field
+or magic byte is wrong, the checksum proves the original bytes. So the check distinguishes a flipped
+bit in the last batch from an incomplete last batch. A hard stop can leave an incomplete batch; the
+next start drops it. Findings don't show content, because the file contains secrets.
 """
 
 from collections.abc import Callable, Iterator

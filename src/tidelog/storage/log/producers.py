@@ -680,8 +680,8 @@ class ProducerStates:
     def take_ends(self, snapshot: "ProducerStates") -> None:
         """End each open transaction, unless a snapshot has it open with the same first offset.
 
-        A producer's transaction ends here, but the snapshot may have a later open transaction of
-        the same producer: then the later transaction is open after the call.
+        If an ended transaction's producer has a later open transaction in the snapshot, that later
+        transaction is open after the call.
         """
         later = {each: first for first, each in snapshot.open_transactions.items()}
         for first, producer_id in self.open_transactions.items():
