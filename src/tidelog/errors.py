@@ -279,12 +279,6 @@ class TransactionCoordinatorFenced(RequestError):
     code: ClassVar[int | None] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-class FencedLeaderEpoch(RequestError):
-    """A leader epoch is older than an epoch that the log has seen."""
-
-    code: ClassVar[int | None] = ErrorCode.FENCED_LEADER_EPOCH
-
-
 class InconsistentTopicId(RequestError):
     """The topic of this name has another id, because it was deleted and created again."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tests.fault.harness import Story
 from tests.fault.promise import DirPromise, Kept, LogPromise, Marker
 from tests.faults import DamageFileSystem, SeededEnv, seeded_env
+from tests.worlds.directories.logs import use_leader_epoch
 
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -320,7 +321,7 @@ class Workload:
 
     def bump_epoch(self) -> None:
         """Continue with a higher leader epoch."""
-        self.log.fence(self.log.leader_epoch + 1)
+        use_leader_epoch(self.log, self.log.leader_epoch + 1)
         if self.draw.random() < 0.5:
             self.log.swaps.begin_epoch()
         self._tell(self.promise)

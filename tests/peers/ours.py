@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from tests.faults.refused import cut_to_sound_prefix
+from tests.worlds.directories.logs import use_leader_epoch
 from tests.worlds.kafka.oracle import Script
 
 from tidelog.config import TopicConfig
@@ -94,7 +95,7 @@ def _append(ours: OurLog, step: Step) -> Answer:
     if origin is AppendOrigin.REPLICATION:
         return _answer(ours.log.follower.append(data))
     if ours.log.leader_epoch != epoch:
-        ours.log.fence(epoch)
+        use_leader_epoch(ours.log, epoch)
     return _answer(ours.log.append_batches(data, AppendTerms(origin)))
 
 

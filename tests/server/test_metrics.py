@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from prometheus_client.parser import text_string_to_metric_families
-from tests.worlds.brokers.running import SETTINGS
+from tests.worlds.brokers.running import METRICS, SETTINGS
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.server.embedded import Broker
-from tidelog.server.metrics.exposition import FAMILIES
 
 T0 = 1_700_000_000_000
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -59,9 +58,9 @@ def of(found: Samples, name: str, **labels: str) -> float:
 def test_every_metric_family_is_exposed(watched: Broker) -> None:
     _, body = page(watched, "/metrics")
     told = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE")}
-    assert {family.full_name for family in FAMILIES} <= told
+    assert {family.full_name for family in METRICS} <= told
     assert any(name.startswith("process_") for name in told)
-    assert len({family.full_name for family in FAMILIES}) == len(FAMILIES)
+    assert len({family.full_name for family in METRICS}) == len(METRICS)
 
 
 def test_metrics_equal_the_work_of_clients(watched: Broker) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from threading import Event
 
-from tests.worlds.brokers.running import SETTINGS
+from tests.worlds.brokers.running import SETTINGS, share_states
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import until, until_so
 
@@ -230,7 +230,7 @@ def test_a_repeated_partition_is_changed_and_returned_once(data: str) -> None:
         often = [(0, number) for number in range(300)]
         assert altered(broker, *often, (1, 4)) == [(0, 0), (1, 0)]
         assert offsets(broker, *[0] * 300, 1) == [(0, 299, -299, 0), (1, 4, -4, 0)]
-        kept = broker.call(lambda node: [kept for _, kept in node.shares.states.of_group(GROUP)])
+        kept = broker.call(lambda node: share_states(node, GROUP))
         assert [each.snapshot_epoch for each in kept] == [0, 0]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 from tests.worlds.brokers.groups import World
+from tests.worlds.brokers.running import METRICS
 
 from tidelog.error_codes import ErrorCode
 from tidelog.record.builder import build_batch
@@ -15,7 +16,6 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.metrics.exposition import (
     COMMITS_MAX,
-    FAMILIES,
     GROUPS_MAX,
     TOPICS_MAX,
     Exposition,
@@ -129,8 +129,8 @@ def test_the_dashboard_uses_existing_metrics() -> None:
     board = json.loads(DASHBOARD.read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     assert len(queries) > 15
-    names = {family.full_name for family in FAMILIES}
-    histograms = {family.full_name for family in FAMILIES if family.kind == "histogram"}
+    names = {family.full_name for family in METRICS}
+    histograms = {family.full_name for family in METRICS if family.kind == "histogram"}
     known = names | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
     known |= {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
     for query in queries:

@@ -25,6 +25,7 @@ from tests.worlds.directories.logs import (
     read,
     reader_of,
     reopen,
+    use_leader_epoch,
     values,
     write,
 )
@@ -244,7 +245,7 @@ class TestRemovedFiles:
     @pytest.mark.parametrize("is_hard_stop", [False, True])
     def test_a_log_truncated_to_0_reuses_no_epoch(self, is_hard_stop: bool) -> None:
         env, directory, log = new_log()
-        log.fence(7)
+        use_leader_epoch(log, 7)
         put(log, 1)
         log.truncate_to(0)
         assert log.leader_epochs.entries == ()

@@ -19,6 +19,8 @@ from tidelog.env import Clock, Env
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.embedded import Broker
+from tidelog.server.metrics import exposition
+from tidelog.server.shares.state_topic import PersistedState
 
 # Without these settings, groups would wait three seconds for more members, and retention would
 # start after half a minute and delete the old records that many tests write.
@@ -28,6 +30,8 @@ SETTINGS: Final[dict[str, str]] = {
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "3",
 }
+# All metrics of a broker.
+METRICS: Final = [each for each in vars(exposition).values() if isinstance(each, exposition.Family)]
 
 Scope: TypeAlias = Literal["function", "module", "session"]
 
@@ -128,6 +132,12 @@ def holder_of(broker: Broker) -> ControlClient:
     found = find_holder(broker.data)
     assert found is not None
     return found
+
+
+def share_states(node: Node, group_id: str) -> list[PersistedState]:
+    """Return the loaded states of a share group's partitions."""
+    entries = node.shares.states._by_key.values()
+    return [each.state for each in entries if each.key.group_id == group_id]
 
 
 def _create(node: Node, name: str, partitions: int) -> None:

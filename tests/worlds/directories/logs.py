@@ -64,6 +64,13 @@ def fill(log: Log, count: int, value: bytes = b"v" * 60) -> None:
         log.append([NewRecord(key=b"k", value=b"%d" % log.log_end_offset + value)])
 
 
+def use_leader_epoch(log: Log, epoch: int) -> None:
+    """Use this epoch for the log's own appends from now on."""
+    assert epoch >= log.leader_epochs.latest_epoch
+    log._epochs.leader_epoch = epoch
+    log._epochs.is_noted = False
+
+
 def offsets(records: Iterable[Record]) -> list[int]:
     return [record.offset for record in records]
 

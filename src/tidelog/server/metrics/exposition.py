@@ -329,8 +329,6 @@ BEHIND: Final = _gauge(
     "Current time minus the append time of the first unread record; 0 if none is unread.",
 )
 
-FAMILIES: Final = tuple(one for one in tuple(globals().values()) if isinstance(one, Family))
-
 
 class GroupFacts(Protocol):
     """The part of a group's state that metrics show."""

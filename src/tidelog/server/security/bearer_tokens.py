@@ -71,7 +71,6 @@ _KINDS: Final = {
     "P-384": (("ES384",), ("x", "y"), 48),
     "P-521": (("ES512",), ("x", "y"), 66),
 }
-ALGORITHMS: Final = tuple(name for names, _, _ in _KINDS.values() for name in names)
 KEYS_MAX: Final = 256
 RSA_BITS_MIN: Final = 2048
 # Maximum size of an RSA key in bits. Larger keys are slow to verify, so a client could cause high

@@ -464,11 +464,6 @@ class ShareStates(Watchable):
         entry = self._by_key.get(key.text)
         return None if entry is None else entry.state
 
-    def of_group(self, group_id: str) -> list[tuple[ShareKey, PersistedState]]:
-        """Return all loaded states of a group, by a search through all states."""
-        entries = self._by_key.values()
-        return [(each.key, each.state) for each in entries if each.key.group_id == group_id]
-
     def keys_without(self, has_topic: Callable[[UUID], bool]) -> list[ShareKey]:
         """Return the share partitions whose topic no longer exists."""
         ids = {each.key.topic_id for each in self._by_key.values()}

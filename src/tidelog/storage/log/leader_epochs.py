@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Self
 
 from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile, FencedLeaderEpoch, InvalidRequest, TidelogError
+from tidelog.errors import CorruptFile, InvalidRequest, TidelogError
 from tidelog.record.batch_walk import Batch
 from tidelog.storage.files import (
     LEADER_EPOCH_CHECKPOINT_FILE,
@@ -175,7 +175,6 @@ class EpochCheckpoint:
         """
         self._fs = context.env.files
         self._path = f"{context.directory}/{LEADER_EPOCH_CHECKPOINT_FILE}"
-        self._where = context.topic_partition
         self._settle = settle
         self.epochs = LeaderEpochs()
         self.leader_epoch = 0
@@ -194,20 +193,6 @@ class EpochCheckpoint:
     def save(self, encoded: bytes) -> None:
         """Write the encoded epochs to the file, durably; raises OSError. May run in any thread."""
         write_atomically(self._fs, self._path, encoded)
-
-    def fence(self, leader_epoch: int) -> None:
-        """Use this leader epoch for appends from now on.
-
-        Raises:
-            FencedLeaderEpoch: The epoch is older than the newest epoch of the log.
-        """
-        if leader_epoch < self.epochs.latest_epoch:
-            raise FencedLeaderEpoch(
-                f"{self._where}: leader epoch {leader_epoch} is older than"
-                f" {self.epochs.latest_epoch}"
-            )
-        self.leader_epoch = leader_epoch
-        self.is_noted = False
 
     def note_own(self, offset: int) -> None:
         """Store durably that `leader_epoch` starts at `offset`; raises OSError."""

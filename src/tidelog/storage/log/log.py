@@ -477,10 +477,6 @@ class Log(LogAccess):
 
     # -- methods that delegate to a part of the log ------------------------------------------
 
-    def fence(self, leader_epoch: int) -> None:
-        """Use this leader epoch from now on; see `EpochCheckpoint.fence`."""
-        self._epochs.fence(leader_epoch)
-
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
         """Finish the active segment; see `SegmentRoller.roll`."""
         return self._roller.roll(reason)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.worlds.brokers.signing import EcKey, RsaKey, Secret, key_set, pack, token
 
+from tidelog.config.broker import TOKEN_ALGORITHMS
 from tidelog.server.security.bearer_tokens import (
-    ALGORITHMS,
     KEYS_MAX,
     PublicKey,
     TokenRules,
@@ -30,9 +30,9 @@ CLAIMS: Final[Mapping[str, object]] = {
 }
 RSA: Final = RsaKey("r")
 CURVES: Final = {name: EcKey(name, name) for name in ("ES256", "ES384", "ES512")}
-SIGNERS: Final[dict[str, RsaKey | EcKey]] = {**dict.fromkeys(ALGORITHMS, RSA), **CURVES}
+SIGNERS: Final[dict[str, RsaKey | EcKey]] = {**dict.fromkeys(TOKEN_ALGORITHMS, RSA), **CURVES}
 ALL: Final = key_set(RSA.shown(), *(key.shown() for key in CURVES.values()))
-RULES: Final = TokenRules(algorithms=frozenset(ALGORITHMS))
+RULES: Final = TokenRules(algorithms=frozenset(TOKEN_ALGORITHMS))
 
 
 def check(
@@ -47,11 +47,11 @@ def check(
     return check_token(made, find, rules, int(now_s * 1000))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", TOKEN_ALGORITHMS)
 def test_each_algorithm_is_accepted_if_allowed(algorithm: str) -> None:
     made = token(SIGNERS[algorithm], algorithm, CLAIMS)
     assert check(made) == AuthenticatedUser("alice", (NOW_S + 600) * 1000)
-    other = TokenRules(algorithms=frozenset(ALGORITHMS) - {algorithm})
+    other = TokenRules(algorithms=frozenset(TOKEN_ALGORITHMS) - {algorithm})
     with pytest.raises(LoginFailed, match="not allowed"):
         check(made, other)
 
@@ -67,13 +67,13 @@ def test_insecure_algorithms_are_refused_even_if_allowed(algorithm: str) -> None
         check(made)
     # The algorithm is refused even if the rules allow it.
     with pytest.raises(LoginFailed):
-        check(made, TokenRules(algorithms=frozenset({*ALGORITHMS, algorithm})))
+        check(made, TokenRules(algorithms=frozenset({*TOKEN_ALGORITHMS, algorithm})))
 
 
 def test_a_key_is_not_used_for_another_algorithm() -> None:
-    for algorithm in ALGORITHMS:
+    for algorithm in TOKEN_ALGORITHMS:
         signer = SIGNERS[algorithm]
-        for other in ALGORITHMS:
+        for other in TOKEN_ALGORITHMS:
             if other != algorithm:
                 with pytest.raises(LoginFailed, match="no signature of a trusted key"):
                     check(token(signer, algorithm, CLAIMS, header={"alg": other}))
@@ -127,7 +127,7 @@ def test_all_keys_of_a_name_and_keys_without_a_name_are_tried() -> None:
 )
 def test_a_token_needs_valid_claims(claims: Mapping[str, object], told: str) -> None:
     rules = TokenRules(
-        algorithms=frozenset(ALGORITHMS),
+        algorithms=frozenset(TOKEN_ALGORITHMS),
         audiences=frozenset({"kafka", "streams"}),
         issuer="https://issuer.example",
     )
@@ -147,7 +147,7 @@ def test_unusual_but_valid_claims_are_accepted() -> None:
         assert check(token(RSA, "RS256", {**CLAIMS, "scope": scope})).user
     assert check(token(RSA, "RS256", {**CLAIMS, "sub": " alice\n"})).user == "alice"
     assert check(token(RSA, "RS256", {**CLAIMS, "aud": ["x", "kafka"], "nbf": NOW_S})).user
-    by_mail = TokenRules(algorithms=frozenset(ALGORITHMS), user_claim="email")
+    by_mail = TokenRules(algorithms=frozenset(TOKEN_ALGORITHMS), user_claim="email")
     assert check(token(RSA, "RS256", {**CLAIMS, "email": "a@b"}), by_mail).user == "a@b"
 
 

@@ -10,6 +10,7 @@ from tests.faults.hooked import FailingDisk
 from tests.unit.server.groups.test_shards import fail
 from tests.unit.server.loops import on_a_loop, turns
 from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired, said, world
+from tests.worlds.brokers.running import share_states
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.error_codes import ErrorCode
@@ -173,7 +174,7 @@ async def test_a_deleted_group_loses_its_state_and_starts_again(path: Path) -> N
         await read_some(it)
         assert await delete(it) == 0
         assert it.node.groups.find(GROUP) is None
-        assert it.node.shares.states.of_group(GROUP) == []
+        assert share_states(it.node, GROUP) == []
         await join(it)
         assert acquired(await it.member().fetch(0)) == [(0, 9, 1)]
 

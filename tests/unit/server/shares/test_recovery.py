@@ -21,6 +21,7 @@ from tests.unit.server.shares.share_worlds import (
     said,
     world,
 )
+from tests.worlds.brokers.running import share_states
 from tests.worlds.waiting import turn_until
 
 from tidelog.env import ManualClock
@@ -81,7 +82,7 @@ async def test_a_deleted_state_stays_deleted(path: Path) -> None:
         assert await it.node.shares.change_now(it.key(), None) is ErrorCode.NONE
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
-        assert it.node.shares.states.of_group(GROUP) == []
+        assert share_states(it.node, GROUP) == []
         assert acquired(await it.member().fetch(0)) == [(0, 9, 1)]
 
 
@@ -160,7 +161,7 @@ async def come_and_go(path: Path, durability: str) -> None:
         assert await shares.change_now(it.key(), None) is ErrorCode.NONE
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
-        assert it.node.shares.states.of_group(GROUP) == []
+        assert share_states(it.node, GROUP) == []
 
 
 @on_a_loop

@@ -16,6 +16,7 @@ from tests.unit.server.shares.share_worlds import (
     said,
     world,
 )
+from tests.worlds.brokers.running import share_states
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.runtime.counters import Counters
@@ -439,9 +440,9 @@ async def test_the_state_of_a_topic_is_removed_with_it(path: Path) -> None:
         one = it.member()
         await one.fetch(0)
         await one.say(said(0, 4, ACCEPT))
-        assert len(it.node.shares.states.of_group(GROUP)) == 1
+        assert len(share_states(it.node, GROUP)) == 1
         it.node.topics.delete(TOPIC)
-        assert it.node.shares.states.of_group(GROUP) == []
+        assert share_states(it.node, GROUP) == []
         it.node.topics.create(TOPIC, 3)
 
 
