@@ -317,22 +317,22 @@ class Plot:
 def _html(plot: Plot) -> str:
     """Return the panels of a plot with their legend; all values must be finite."""
     names = list(dict.fromkeys(one.name for series in plot.panels.values() for one in series))
-    drawn = [_panel_html(plot, name, series, names) for name, series in plot.panels.items()]
+    drawn = [_panel_html(plot, name, series) for name, series in plot.panels.items()]
     has_picture = any("<svg" in text for text in drawn)
     legend = _legend(names, is_stacked=plot.is_stacked) if has_picture else ""
     kind = "panels small" if plot.is_small and has_picture else "panels"
     return f'{legend}<div class="{kind}">{"".join(drawn)}</div>'
 
 
-def _panel_html(plot: Plot, name: str, series: Sequence[Series], names: Sequence[str]) -> str:
+def _panel_html(plot: Plot, name: str, series: Sequence[Series]) -> str:
     axis = plot.axes.get(name, plot.axis)
-    panel = _Panel(name, series, names, axis, plot)
+    panel = _Panel(name, series, axis, plot)
     xs = sorted({x for one in series for x in one.values})
     if len(xs) < POINTS_MIN:
         return f"<p>{html_text(panel.sentence(xs))}</p>"
     everyone = [panel]
     if plot.is_small:
-        everyone = [_Panel(name, one, names, axis, plot) for name, one in plot.panels.items()]
+        everyone = [_Panel(name, one, axis, plot) for name, one in plot.panels.items()]
         xs = sorted({x for one in everyone for s in one.series for x in s.values})
     grid = axis.grid(xs)
     tops = [top for one in everyone for top in one.tops(grid)]
@@ -343,7 +343,6 @@ def _panel_html(plot: Plot, name: str, series: Sequence[Series], names: Sequence
 class _Panel:
     name: str
     series: Sequence[Series]
-    names: Sequence[str]
     axis: Numbers | Steps
     plot: Plot
 

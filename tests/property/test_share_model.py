@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.worlds.brokers.running import offset_states
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.shares.record_runs import (
@@ -188,7 +189,7 @@ class ShareMachine(RuleBasedStateMachine):
 
     def _hide(self, given: dict[int, int], aborted: list[tuple[int, int]]) -> None:
         """Mark aborted records in the model as archived, so that no member gets them."""
-        for batch in self.known.batches():
+        for batch in offset_states(self.known):
             for offset in range(batch.first, min(batch.last + 1, self.model.end)):
                 row = self.model.rows.get(offset)
                 if row is None or offset in given or row.state is not RecordState.AVAILABLE:
@@ -208,7 +209,7 @@ class ShareMachine(RuleBasedStateMachine):
         while self.model.end < self.known.end:
             self.model.rows[self.model.end] = Row(RecordState.ARCHIVED)
             self.model.end += 1
-        for batch in self.known.batches():
+        for batch in offset_states(self.known):
             for offset in range(batch.first, batch.last + 1):
                 row = self.model.rows.get(offset)
                 if row is not None and batch.state is row.state is RecordState.ARCHIVED:
@@ -308,7 +309,9 @@ class ShareMachine(RuleBasedStateMachine):
         """Restart from the stored state, which has no locks; do nothing before a pending write."""
         if self.changes:
             return
-        kept = [batch for batch in self.known.batches() if batch.state is not RecordState.ACQUIRED]
+        kept = [
+            batch for batch in offset_states(self.known) if batch.state is not RecordState.ACQUIRED
+        ]
         self.known = SharePartition(self.known.start, kept, LIMITS)
         model = self.model
         last = max((batch.last for batch in kept), default=model.start - 1)
@@ -324,7 +327,7 @@ class ShareMachine(RuleBasedStateMachine):
         assert (known.start, known.end) == (model.start, model.end)
         kept = {
             offset: (batch.state, batch.count)
-            for batch in known.batches()
+            for batch in offset_states(known)
             for offset in range(batch.first, batch.last + 1)
         }
         assert kept == {offset: (row.state, row.count) for offset, row in model.rows.items()}

@@ -108,10 +108,6 @@ class Source:
         """Compile the source and return its function `name`."""
         return compiled_function(name, self._lines, self._names, what)
 
-    def text(self) -> str:
-        """Return the source, for debugging."""
-        return "\n".join(self._lines)
-
 
 _BITS: Final = {
     Form.INT8: 8,

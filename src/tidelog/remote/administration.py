@@ -203,7 +203,6 @@ CLUSTER_RESOURCE: Final = "cluster"
 CLUSTER_NAME: Final = "kafka-cluster"
 # librdkafka has an older name, `BROKER`, for the resource type of the cluster.
 _RESOURCES: Final = {CLUSTER_RESOURCE: "BROKER"}
-RESOURCES: Final = ("topic", "group", "transactional-id", CLUSTER_RESOURCE)
 OPERATIONS: Final = (
     "all",
     "read",
@@ -224,7 +223,7 @@ class Acl:
     """ACL, or a filter of ACLs in which None matches every value.
 
     Attributes:
-        resource: One of `RESOURCES`.
+        resource: `topic`, `group`, `transactional-id`, or `CLUSTER_RESOURCE`.
         name: Name of the resource, or a prefix of names. `CLUSTER_NAME` if the resource is the
             cluster.
         is_prefix: Whether the name is a prefix.

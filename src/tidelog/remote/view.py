@@ -96,11 +96,6 @@ class Group:
     state: str
     members: tuple[Member, ...] = ()
 
-    @property
-    def is_active(self) -> bool:
-        """Whether the group has members."""
-        return bool(self.members)
-
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:

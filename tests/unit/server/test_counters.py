@@ -2,16 +2,17 @@
 
 from tests.worlds.records.batches import batch
 
-from tidelog.server.runtime.counters import Counters, Histogram
+from tidelog.server.runtime.counters import REQUEST_BUCKETS_S, Counters
 from tidelog.storage.log.append_types import AppendResult
 
 
 def test_a_bucket_includes_its_bound() -> None:
-    found = Histogram((1.0, 2.0))
-    for value in (0.5, 1.0, 1.5, 2.0, 9.0):
-        found.observe(value)
-    assert found.counts == [2, 2, 1]
-    assert found.total == 14.0
+    counters = Counters()
+    first, second, *_, last = REQUEST_BUCKETS_S
+    for seconds in (first / 2, first, second, last, 2 * last):
+        counters.request("Fetch", seconds, 1, 2)
+    counts = counters.apis["Fetch"].seconds.counts
+    assert (counts[:2], counts[-2:], sum(counts)) == ([2, 1], [1, 1], 5)
 
 
 def test_requests_are_counted_by_api() -> None:

@@ -92,7 +92,7 @@ def test_a_deletion_of_many_partitions_waits_for_removed_files(
         await made(node, "many", 3)
         await asyncio.wait_for(topic_changes.delete(node, "few"), PATIENCE_S)
         deletion = asyncio.ensure_future(topic_changes.delete(node, "many"))
-        await turn_until(lambda: node.removals.waiting == 5)
+        await turn_until(lambda: len(node.removals._paths) == 5)
         for _ in range(5):
             await asyncio.sleep(0)
         assert not deletion.done()
@@ -134,7 +134,7 @@ def test_files_left_at_a_stop_are_removed_after_the_next_start(tmp_path: Path) -
         await topic_changes.delete(node, "t")
         await gate.reached()
         stopping = asyncio.ensure_future(server.stop())
-        await turn_until(lambda: not node.removals.waiting)
+        await turn_until(lambda: not node.removals._paths)
         gate.open()
         await stopping
 
@@ -166,7 +166,7 @@ def test_a_stop_waits_only_for_the_running_removal(tmp_path: Path) -> None:
         deletion = asyncio.ensure_future(topic_changes.delete(node, "t"))
         await gate.reached()
         stopping = asyncio.ensure_future(server.stop())
-        await turn_until(lambda: not node.removals.waiting)
+        await turn_until(lambda: not node.removals._paths)
         gate.open()
         await asyncio.wait_for(stopping, PATIENCE_S)
         await deletion

@@ -13,7 +13,7 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.record.builder import build_batch
 from tidelog.server.api.node import ClientInfo
 from tidelog.server.partitions.file_pieces import PIECE_MIN_BYTES
-from tidelog.server.security.authorizer import Acl
+from tidelog.server.security.authorizer import Acl, RuleTable
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.types import NewRecord
 
@@ -108,7 +108,7 @@ def test_rights_are_checked_for_each_request(tmp_path: Path) -> None:
     acls = [may_read(topic) for topic in TOPICS]
     said = []
     for allowed in (acls, acls, acls[:1], acls[:1], [], acls):
-        authorizer.replace(allowed)
+        authorizer.use(RuleTable(allowed))
         broker.connection.principal = ANNA
         once = ClientInfo(2, "elsewhere", ANNA)
         said.append(broker.say(broker.connection, frame))

@@ -34,7 +34,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
 from tidelog.server.admin.quotas import QuotaManager
 from tidelog.server.api.node import ClientInfo
-from tidelog.server.security.authorizer import Acl
+from tidelog.server.security.authorizer import Acl, RuleTable
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.types import Buffer, NewRecord
 
@@ -65,7 +65,7 @@ class Broker(Fetching):
 
     def allow(self, acls: Sequence[Acl]) -> None:
         assert self.node.authorizer is not None
-        self.node.authorizer.replace(acls)
+        self.node.authorizer.use(RuleTable(acls))
 
     def limit(self, quotas: Quotas) -> None:
         throttles = self._throttles

@@ -21,7 +21,6 @@ class TestWatch:
         watch = ClockWatch(clock)
         clock.advance(100 * HOUR)
         assert watch.now_ms() == 110 * HOUR
-        assert watch.problem is None
 
     def test_the_limit_is_inclusive(self) -> None:
         clock = ManualClock(NOW)
@@ -48,14 +47,11 @@ class TestWatch:
         for _ in range(2):
             with pytest.raises(ClockJump, match=f"advanced {5 * HOUR} ms more than the monotonic"):
                 watch.now_ms()
-        assert watch.problem is not None
-        assert str(5 * HOUR) in watch.problem
         clock.jump(NOW)
         with pytest.raises(ClockJump):
             watch.now_ms()
         watch.accept()
         assert watch.now_ms() == NOW
-        assert watch.problem is None
 
     def test_backwards_is_no_jump(self) -> None:
         clock = ManualClock(NOW)

@@ -20,6 +20,8 @@ from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.embedded import Broker
 from tidelog.server.metrics import exposition
+from tidelog.server.shares.record_runs import StateBatch
+from tidelog.server.shares.share_partition import SharePartition
 from tidelog.server.shares.state_topic import PersistedState
 
 # Without these settings, groups would wait three seconds for more members, and retention would
@@ -138,6 +140,11 @@ def share_states(node: Node, group_id: str) -> list[PersistedState]:
     """Return the loaded states of a share group's partitions."""
     entries = node.shares.states._by_key.values()
     return [each.state for each in entries if each.key.group_id == group_id]
+
+
+def offset_states(partition: SharePartition) -> list[StateBatch]:
+    """Return the states of all offsets of a share partition from its start on."""
+    return [StateBatch(run.first, run.last, run.state, run.count) for run in partition._runs]
 
 
 def _create(node: Node, name: str, partitions: int) -> None:

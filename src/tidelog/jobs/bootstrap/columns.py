@@ -192,8 +192,6 @@ class TableFacts:
         below: For each threshold in ms, the number of records whose create time is before the
             threshold.
         hours: Number of records by the hour of their create time, in hours since the epoch.
-        min_ms: Earliest create time in ms; None if no record has one.
-        max_ms: Latest create time in ms; None if no record has one.
     """
 
     records: int
@@ -201,8 +199,6 @@ class TableFacts:
     null_keys: int
     below: Mapping[int, int] = field(default_factory=dict)
     hours: Mapping[int, int] = field(default_factory=dict)
-    min_ms: int | None = None
-    max_ms: int | None = None
 
     def between(self, start_ms: int | None, end_ms: int | None) -> Count | None:
         """Return how many create times are in [start_ms, end_ms); None if `below` lacks a bound."""
@@ -248,8 +244,6 @@ def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableF
         .agg(
             f.count(f.lit(1)).alias("records"),
             f.count_if("no_key").alias("null_keys"),
-            f.min("ms").alias("min_ms"),
-            f.max("ms").alias("max_ms"),
             f.max("partition").alias("partition"),
             *[
                 f.count_if(f.col("ms") < f.lit(mark)).alias(f"m{at}")
@@ -265,8 +259,6 @@ def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableF
         null_keys=sum(row["null_keys"] for row in counted),
         below={mark: sum(row[f"m{at}"] for row in timed) for at, mark in enumerate(marks)},
         hours={row["hour"]: row["records"] for row in timed},
-        min_ms=min((row["min_ms"] for row in timed), default=None),
-        max_ms=max((row["max_ms"] for row in timed), default=None),
     )
     partitions = [row["partition"] for row in counted if row["partition"] is not None]
     return facts, max(partitions, default=-1)

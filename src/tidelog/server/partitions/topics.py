@@ -149,11 +149,6 @@ class Removals:
         self._is_over = False
         self._room = asyncio.Condition()
 
-    @property
-    def waiting(self) -> int:
-        """Number of directories to remove, including the one that is being removed."""
-        return len(self._paths)
-
     def add(self, paths: Iterable[str]) -> None:
         """Add renamed directories of deleted topics.
 

@@ -45,11 +45,6 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
     def add(self, counts: Sequence[int], total: float) -> None:
         """Add counts that were made with the same bounds."""
         self.counts = [one + other for one, other in zip(self.counts, counts, strict=True)]
@@ -175,7 +170,7 @@ class Counters:
             bytes_out: Size of the response's frame; 0 without a response (acks=0).
         """
         tally = self.apis[api_name]
-        times = tally.seconds  # inlined `observe`
+        times = tally.seconds
         times.counts[bisect_left(times.bounds, seconds)] += 1
         times.total += seconds
         tally.bytes_in += bytes_in

@@ -226,10 +226,6 @@ class Authorizer:
         """All ACLs."""
         return self._table.acls
 
-    def replace(self, acls: Iterable[Acl]) -> None:
-        """Replace all ACLs."""
-        self.use(RuleTable(acls))
-
     def use(self, table: RuleTable) -> None:
         """Replace all ACLs by the ACLs of a table."""
         self._table = table

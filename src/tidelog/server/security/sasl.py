@@ -313,9 +313,6 @@ def _decoded(text: str) -> bytes:
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 
-# Valid values of sasl.enabled.mechanisms.
-MECHANISMS: Final = (PLAIN, *BY_SASL_NAME, OAUTHBEARER)
-
 NONCE_BYTES: Final = 24
 _SEPARATOR: Final = "\x01"
 

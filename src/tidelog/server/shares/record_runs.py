@@ -258,11 +258,6 @@ class Runs:
     def __len__(self) -> int:
         return len(self._runs)
 
-    @property
-    def first(self) -> Run | None:
-        """Run with the lowest offsets; None without runs."""
-        return self._runs[0] if self._runs else None
-
     def append(self, run: Run) -> None:
         """Add a run after all others."""
         assert not self._runs or self._runs[-1].last + 1 == run.first

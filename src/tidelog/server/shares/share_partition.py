@@ -283,11 +283,6 @@ class SharePartition:
         """Monotonic time of the next lock timeout; None without locks."""
         return min((run.deadline_ms for run in self._runs if run.is_locked), default=None)
 
-    def batches(self) -> Iterator[StateBatch]:
-        """Iterate over the states of all offsets from the start on."""
-        for run in self._runs:
-            yield StateBatch(run.first, run.last, run.state, run.count)
-
     # -- acquiring ---------------------------------------------------------------------------
 
     def acquire(

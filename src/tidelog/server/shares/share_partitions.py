@@ -156,11 +156,6 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    @property
-    def partition_count(self) -> int:
-        """Number of partitions in all sessions."""
-        return self._partitions
-
     def find(self, key: SessionKey) -> ShareSession | None:
         """Return a member's session; None if the member has no session."""
         return self._sessions.get(key)

@@ -94,11 +94,6 @@ class ClockWatch:
             self._wall_ms = self._clock.now_ms()
             self._monotonic_ms = self._clock.monotonic_ms()
 
-    @property
-    def problem(self) -> str | None:
-        """Message of a detected clock jump that was not accepted; None if there is none."""
-        return None if self._jump is None else str(_jumped(*self._jump))
-
 
 def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
     return ClockJump(

@@ -455,14 +455,10 @@ class ZoneMap:
         for entry in self._entries:
             yield from self._zones_of(entry)
 
-    def blocks(self) -> Iterator[Zone]:
-        """Yield for each block one zone that covers the whole block. Only the footer is read."""
-        return (entry.total for entry in self._entries)
-
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
         """Yield one zone for each block that `is_enough` accepts, and all zones of other blocks.
 
-        The zones are in ascending order.
+        The zones are in ascending order. If all blocks are accepted, only the footer is read.
         """
         for entry in self._entries:
             if is_enough(entry.total):

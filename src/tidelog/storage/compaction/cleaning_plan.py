@@ -647,7 +647,6 @@ class Preview:
             is due, the segments that a requested compaction may rewrite.
     """
 
-    decision: CleaningDecision
     plan: GenerationPlan
     generations: Generations
     has_versions: bool
@@ -702,7 +701,7 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
         rewritten = {base for group in forecast.groups for base in group.bases}
     with typed_reads(context.directory):
         refusals = _refusals(each for each in segments if each.base_offset in rewritten)
-    return Preview(decision, forecast, memory, rules.has_versions, refusals)
+    return Preview(forecast, memory, rules.has_versions, refusals)
 
 
 def _refusals(segments: Iterable[ClosedSegment]) -> dict[int, str]:

@@ -19,9 +19,6 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT64_MAX
 
-# Number of bytes that one read of a segment requests if records are yielded one by one.
-PIECE_BYTES: Final = 1 << 20
-
 
 class LogSlice(NamedTuple):
     """Whole batches of one segment that may have offsets of a requested range.

@@ -33,7 +33,7 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.reply import Reply
-from tidelog.server.security.authorizer import Acl
+from tidelog.server.security.authorizer import Acl, RuleTable
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.types import OFFSETS_TOPIC, Codec
 
@@ -146,7 +146,7 @@ async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path
     async with running_node(tmp_path, authorizer_class_name=STANDARD_AUTHORIZER) as node:
         assert node.groups.topic.error_for(GROUP) is LOADING
         assert node.authorizer is not None
-        node.authorizer.replace([MAY_READ_GROUPS])
+        node.authorizer.use(RuleTable([MAY_READ_GROUPS]))
         commit = OffsetCommitRequestPartition(
             partition_index=0, committed_offset=0, committed_metadata=None
         )

@@ -15,6 +15,7 @@ from tidelog.server.security.authorizer import (
     Acl,
     AclFilter,
     Authorizer,
+    RuleTable,
     parse_super_users,
 )
 from tidelog.server.security.operations import (
@@ -158,7 +159,7 @@ def test_the_setting_decides_for_resources_without_acls() -> None:
 def test_cached_results_are_dropped_with_the_acls() -> None:
     found = Authorizer([acl()])
     assert found.may(ALICE, Operation.READ, TOPIC, "flights")
-    found.replace([])
+    found.use(RuleTable([]))
     assert not found.may(ALICE, Operation.READ, TOPIC, "flights")
 
 

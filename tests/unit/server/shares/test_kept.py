@@ -6,6 +6,7 @@ from uuid import UUID
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from tests.worlds.brokers.running import offset_states
 
 from tidelog.errors import CorruptMessage
 from tidelog.protocol.messages.state_records import SHARE_SNAPSHOT_VALUE, ShareSnapshotValue
@@ -138,7 +139,7 @@ def test_stored_states_are_restored_and_other_offsets_are_available() -> None:
     known = SharePartition(5, kept, Limits())
     assert (known.start, known.end, known.fetch_offset) == (7, 20, 7)
     assert known.complete_count == 3
-    assert list(known.batches())[:2] == [
+    assert offset_states(known)[:2] == [
         StateBatch(7, 9, RecordState.AVAILABLE, 0),
         StateBatch(10, 14, RecordState.AVAILABLE, 3),
     ]

@@ -62,7 +62,7 @@ async def test_a_session_that_ends_elsewhere_is_held_by_no_connection(path: Path
         assert session is not None
         ends.epoch = -1
         await ends.fetch()
-        assert it.node.shares.sessions.partition_count == len(session.partitions) == 0
+        assert it.node.shares.sessions._partitions == len(session.partitions) == 0
         assert begins.connection.closers == ends.connection.closers == {}
         begins.epoch = 0
         await begins.fetch(0)

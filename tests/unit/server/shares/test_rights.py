@@ -7,7 +7,7 @@ from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired,
 
 from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.error_codes import ErrorCode
-from tidelog.server.security.authorizer import Acl
+from tidelog.server.security.authorizer import Acl, RuleTable
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.server.shares.record_runs import AckType
 
@@ -19,17 +19,19 @@ READ_TOPIC = (ResourceType.TOPIC, TOPIC)
 def allow(it: World, *resources: tuple[ResourceType, str]) -> None:
     """Allow Anna to read these resources and no others."""
     assert it.node.authorizer is not None
-    it.node.authorizer.replace(
-        Acl(
-            resource_type=kind,
-            name=name,
-            pattern=PatternType.LITERAL,
-            principal=ANNA,
-            host="*",
-            operation=Operation.READ,
-            permission=Permission.ALLOW,
+    it.node.authorizer.use(
+        RuleTable(
+            Acl(
+                resource_type=kind,
+                name=name,
+                pattern=PatternType.LITERAL,
+                principal=ANNA,
+                host="*",
+                operation=Operation.READ,
+                permission=Permission.ALLOW,
+            )
+            for kind, name in resources
         )
-        for kind, name in resources
     )
 
 

@@ -178,7 +178,7 @@ def test_all_sessions_together_remember_a_limited_number_of_partitions(
     assert known.begin(two, named[:3]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert isinstance(known.begin(two, named[:2]), ShareSession)
     assert known.advance(two, 1, named[:3]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
-    assert known.partition_count == 6
+    assert known._partitions == 6
     known.end(one)
     assert isinstance(known.advance(two, 1, named[:3]), ShareSession)
-    assert known.partition_count == 3
+    assert known._partitions == 3

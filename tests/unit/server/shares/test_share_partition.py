@@ -1,6 +1,7 @@
 """One partition of a share group, one test per rule. The log's batches have ten offsets each."""
 
 import pytest
+from tests.worlds.brokers.running import offset_states
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.shares.record_runs import (
@@ -64,10 +65,10 @@ def next_deadline(known: SharePartition) -> int | None:
 
 
 def refusal(known: SharePartition, *said: Acknowledgement, member: str = ANNA) -> ErrorCode:
-    before = list(known.batches())
+    before = offset_states(known)
     code = known.acknowledge(member, said, NOW)
     assert isinstance(code, ErrorCode)
-    assert list(known.batches()) == before
+    assert offset_states(known) == before
     return code
 
 

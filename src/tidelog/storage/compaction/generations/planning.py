@@ -91,16 +91,12 @@ class Choice:
     Attributes:
         map_from: First offset whose key is mapped.
         bases: Base offsets of the segments, ascending.
-        garbage_bytes: Bytes that are expected to be freed.
         read_bytes: Bytes that are read: to fill the map, and to rewrite.
-        written_bytes: Bytes that are expected to be written.
     """
 
     map_from: int
     bases: tuple[int, ...]
-    garbage_bytes: float
     read_bytes: float
-    written_bytes: float
 
 
 def choose(
@@ -139,9 +135,7 @@ def describe(map_from: int, chosen: Sequence[SegmentFacts], map_bytes: int) -> C
     return Choice(
         map_from=map_from,
         bases=tuple(sorted(each.base_offset for each in chosen)),
-        garbage_bytes=sum(each.garbage_bytes for each in chosen),
         read_bytes=map_bytes + sum(each.size_bytes for each in chosen),
-        written_bytes=sum(each.live_bytes for each in chosen),
     )
 
 
