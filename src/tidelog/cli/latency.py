@@ -266,7 +266,7 @@ _PERCENTILES: Final = output.titled(
     **{f"p{one:g}": output.duration(f"p{one:g}_ms".replace(".", "")) for one in PERCENTS}
 )
 _TABLE_HOURS: Final = output.columns(
-    output.titled(append_time_from=output.time("start")),
+    output.titled(append_time=output.time("start")),
     output.duration("span_ms"),
     output.count("records"),
     _PERCENTILES,

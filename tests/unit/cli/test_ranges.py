@@ -264,7 +264,7 @@ class TestLatency:
 
     def test_hours_are_shown_on_demand(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights", "--show", "hours").lines
-        assert lines[2].split()[:5] == ["APPEND", "TIME", "FROM", "(UTC)", "SPAN"]
+        assert lines[2].split()[:4] == ["APPEND", "TIME", "(UTC)", "SPAN"]
         assert len(lines) == 5
         topics = topic.ok("latency", "flights", "--show", "topics", "-o", "json").objects
         assert [(row["records"], row["p50_ms"]) for row in topics] == [(6, 10)]
