@@ -87,6 +87,26 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
     return decode
 
 
+def unreadable(error: SerdeError, name: str, where: str) -> SerdeError:
+    """Return the error of a decoder, with the place of the bytes and what to do.
+
+    Args:
+        error: The error.
+        name: `key`, `value` or `headers`; the option `--NAME-as` gives the form.
+        where: The record, or the topic.
+    """
+    step = f"--{name}-as bytes writes the {name} of every record as base64"
+    return SerdeError(f"{where}: {name}: {error}; {step}")
+
+
+def decoded(decode: Decode, data: bytes | None, name: str, where: str) -> Cell:
+    """Decode bytes; raises the error of `unreadable`."""
+    try:
+        return decode(data)
+    except SerdeError as error:
+        raise unreadable(error, name, where) from error
+
+
 def _excerpt(data: bytes) -> str:
     return f"{data[:CHARACTERS_SHOWN]!r}{'...' if len(data) > CHARACTERS_SHOWN else ''}"
 

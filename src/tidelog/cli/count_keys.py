@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.amounts import plural, share_text, verb
 from tidelog.arguments import KeyOrder
 from tidelog.cli import output
-from tidelog.cli.cells import decoders
+from tidelog.cli.cells import decoded, decoders
 from tidelog.cli.options import Encoding, Format, ReadFormat
 from tidelog.cli.places import parse_target
 from tidelog.cli.surroundings import Surroundings
@@ -61,7 +61,7 @@ def print_by_key(
     rows: list[list[Cell]] = [
         [
             topic,
-            decode(one.key),
+            decoded(decode, one.key, "key", topic),
             "several" if is_table and one.partition is None else one.partition,
             one.records,
             one.records / counts.records,
@@ -145,7 +145,7 @@ def print_repeated(
     rows: list[list[Cell]] = [
         [
             topic,
-            decode(one.key),
+            decoded(decode, one.key, "key", f"{topic}-{one.partition} offset {one.offset}"),
             one.records,
             one.create_ms,
             one.partition,

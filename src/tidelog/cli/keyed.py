@@ -428,14 +428,19 @@ def _diff_rows(
     maker, (topic, _) = cells.decoders(options.kind), parse_target(options.target)
     key, value = maker(options.key_as), maker(options.value_as)
     for row in cast("list[_DiffRow]", plain_rows(batch)):
-        before, after = value(row["before"]), value(row["after"])
+        old, new = (
+            f"{topic}-{row['partition']} offset {offset}"
+            for offset in (row["beforeOffset"], row["afterOffset"])
+        )
+        before = cells.decoded(value, row["before"], "value", old)
+        after = cells.decoded(value, row["after"], "value", new)
         if is_short:
             before, after = _without_equal_start(before, after)
         yield [
             topic,
             row["change"],
             row["partition"],
-            key(row["key"]),
+            cells.decoded(key, row["key"], "key", new),
             before,
             after,
             row["beforeOffset"],

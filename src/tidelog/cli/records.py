@@ -15,7 +15,7 @@ import click
 from tidelog.amounts import plural, verb
 from tidelog.arguments import Inexact
 from tidelog.cli import times
-from tidelog.cli.cells import Decode, argument_bytes, decoders, typed_bytes
+from tidelog.cli.cells import Decode, argument_bytes, decoders, typed_bytes, unreadable
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -238,10 +238,7 @@ class RowMaker:
             return decode(data)
         except SerdeError as error:
             where = f"{TopicPartition(self._topic, partition)} offset {record.offset}"
-            raise SerdeError(
-                f"{where}: {name}: {error}; --{name}-as bytes writes the {name} of every record as"
-                " base64"
-            ) from error
+            raise unreadable(error, name, where) from error
 
 
 def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:

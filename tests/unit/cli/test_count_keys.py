@@ -146,6 +146,23 @@ def test_contradictory_options_are_refused(skewed: Cli, words: tuple[str, ...], 
     assert text in result.err
 
 
+@pytest.mark.parametrize("output", ["json", "csv"])
+def test_a_key_that_is_no_text_is_named_with_its_place(cli: Cli, output: str) -> None:
+    cli.ok("create", "flights")
+    cli.append(*[NewRecord(key=b"\xff", value=b"v", timestamp=NOW)] * 2)
+    step = "--key-as bytes writes the key of every record as base64"
+    for words, place in (
+        (("--by", "key"), "flights"),
+        (("--repeated",), "flights-0 offset 0"),
+    ):
+        result = cli.run("count", "flights", *words, "-o", output)
+        assert result.code == 1
+        assert f"error: {place}: key: string can't read 1 byte" in result.err
+        assert step in result.err
+        assert "/w==" in cli.ok("count", "flights", *words, "-o", output, "--key-as", "bytes").out
+        assert "/w==" in cli.ok("count", "flights", *words).out
+
+
 def test_keys_are_written_in_their_type(cli: Cli) -> None:
     cli.ok("create", "flights")
     cli.append(NewRecord(key=(7).to_bytes(8, "big"), value=b"v", timestamp=NOW))

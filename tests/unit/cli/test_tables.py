@@ -123,6 +123,17 @@ def test_a_diff_is_not_called_exact_if_records_have_no_time(flights: Cli) -> Non
         assert f"; not exact, because {lacking}{end}" in changed
 
 
+def test_a_value_of_a_diff_that_is_no_text_is_named_with_its_place(flights: Cli) -> None:
+    flights.append(at(NOW, b"k", b"v"))
+    flights.append(at(NOW + 9, b"k", b"\xff"))
+    diff = ("diff", "flights", "--from", str(NOW), "-o", "json")
+    result = flights.run(*diff)
+    assert result.code == 1
+    assert "error: flights-0 offset 1: value: string can't read 1 byte" in result.err
+    assert "--value-as bytes writes the value of every record as base64" in result.err
+    assert '"/w=="' in flights.ok(*diff, "--value-as", "bytes").out
+
+
 def test_a_diff_shows_where_two_long_values_differ(flights: Cli) -> None:
     start = "{" + '"same":1,' * 30
     values = [start + f'"delay":{delay},"origin":"JFK"}}' for delay in (12, 15)]
