@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as Tp
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
+from tests.worlds.clusters.fake_leader import catch_up
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.clients import our_view, produce, produce_by_librdkafka, read_ours
 from tests.worlds.kafka.either import kafka_fixture
@@ -54,7 +55,7 @@ def follow(broker: Broker, standby: Path, *topics: str) -> Follower:
 def copied(broker: Broker, standby: Path, *topics: str) -> dict[str, Copy]:
     """Let a standby catch up, then stop the standby; return the copies by partition."""
     with follow(broker, standby, *topics) as follower:
-        follower.catch_up()
+        catch_up(follower)
         assert follower.problems == {}
         return {str(name): copy for name, copy in follower.copies.items()}
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
 from tests.unit.standby.test_follow import follow, standby_dir
-from tests.worlds.clusters.fake_leader import FakeLeader
+from tests.worlds.clusters.fake_leader import FakeLeader, catch_up
 
 from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord
@@ -80,7 +80,7 @@ class Life:
             (copy,) = follower.copies.values()
             before = records_from(copy.log, copy.log.log_start_offset)
             try:
-                follower.catch_up()
+                catch_up(follower)
             finally:
                 self.env.clock.advance(1000)
             if follower.problems:

@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.clusters.fake_leader import catch_up
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.env import os_env
@@ -98,11 +99,11 @@ def test_a_standby_has_the_leaders_append_times(broker: Broker, tmp_path: Path) 
     times = put(broker)
     host, _, port = broker.bootstrap_servers.rpartition(":")
     with Follower.open(str(tmp_path / "standby"), host, int(port)) as follower:
-        follower.catch_up()
+        catch_up(follower)
         log = follower.copies[TopicPartition(TOPIC, 0)].log
         assert [log.append_time_of(offset) for offset in range(12)] == times
         times = put(broker)
-        follower.catch_up()
+        catch_up(follower)
         assert [log.append_time_of(offset) for offset in range(12, 24)] == times
 
 

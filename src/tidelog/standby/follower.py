@@ -447,16 +447,10 @@ class Follower(Closing):
             except TidelogError as error:
                 self._stop(copy, error)
 
-    def catch_up(self) -> None:
+    def rounds_to_catch_up(self) -> Iterator[int]:
         """Run rounds until every partition has caught up with its leader, or has stopped.
 
-        Raises: See `rounds_to_catch_up`.
-        """
-        for _ in self.rounds_to_catch_up():
-            pass
-
-    def rounds_to_catch_up(self) -> Iterator[int]:
-        """Run the rounds of `catch_up`, and yield the number of bytes copied by each round.
+        Yields the number of bytes that each round copied.
 
         Raises:
             ClusterFailure: A round raised this error, or the leader repeatedly reports that it has

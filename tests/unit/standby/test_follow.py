@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
-from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader, catch_up
 
 from tidelog.errors import DirectoryLocked, InconsistentTopicId, UnknownTopic
 from tidelog.protocol.messages.configs import ConfigSource, DescribeConfigsResponse
@@ -36,7 +36,7 @@ def follow(leader: FakeLeader, env: SeededEnv, **options: object) -> Follower:
 
 def copy_all(leader: FakeLeader, env: SeededEnv) -> None:
     with follow(leader, env) as follower:
-        follower.catch_up()
+        catch_up(follower)
         assert follower.problems == {}
 
 
@@ -101,7 +101,7 @@ class TestCopy:
         copy_all(leader, env)
         leader.put(b"c")
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             copy = follower.copies[P0]
             assert copy.counts.batches == 1
             assert (copy.lag, copy.log.log_end_offset) == (0, 3)
@@ -109,7 +109,7 @@ class TestCopy:
     def test_a_hard_stop_needs_only_a_recovery(self, leader: FakeLeader, env: SeededEnv) -> None:
         leader.put(b"a")
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             killed = reopen(env.files.crash(Keep.EVERYTHING))
         leader.put(b"b")
         env = seeded_env(3, files=killed)
@@ -169,7 +169,7 @@ class TestManyBrokers:
         for number in range(5):
             leader.put(b"%d" % number, partition=number)
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             found = {name.partition: copy for name, copy in follower.copies.items()}
             assert [copy.led.leader_id for copy in found.values()] == [1, 2, 3, 1, 2]
             assert [values(copy.log) for copy in found.values()] == [
@@ -180,13 +180,13 @@ class TestManyBrokers:
         leader = FakeLeader(nodes=2)
         leader.create(partitions=2)
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             leader.shift = 1
             leader.restart()
             for number in range(2):
                 leader.put(b"%d" % number, partition=number)
             env.clock.advance(300)
-            follower.catch_up()
+            catch_up(follower)
             assert follower.problems == {}
             assert [values(copy.log) for copy in follower.copies.values()] == [[b"0"], [b"1"]]
 
@@ -201,7 +201,7 @@ class TestTopics:
             leader.directory.alter_config("t", {"segment.bytes": "4000000"})
             leader.put(b"x", topic="t", partition=2)
             follower.sync()
-            follower.catch_up()
+            catch_up(follower)
             assert list(follower.copies) == [
                 *(TopicPartition("t", n) for n in range(3)),
                 *[TopicPartition("u", 0)],
@@ -255,7 +255,7 @@ class TestTopics:
         leader.create("u")
         leader.put(b"a")
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             leader.directory.delete_topic("t")
             follower.sync()
             assert [name.topic for name in follower.copies] == ["u"]
@@ -293,7 +293,7 @@ class TestTopics:
         leader.groups = {"g": [GroupOffset("t", 0, 1)]}
         leader.groups_error = 14
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             assert values(seen(env).reader("t", 0)) == [b"a"]
             assert read_group_offsets(env.files, STANDBY) is None
             leader.groups_error = 0
@@ -322,7 +322,7 @@ class TestDivergence:
         leader.put(b"c")
         assert leader.log().leader_epoch == 1
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             copy = follower.copies[P0]
             assert [(cut.start, cut.end) for cut in copy.counts.truncations] == [(2, 3)]
             assert values(copy.log) == [b"a", b"b", b"c"]
@@ -348,7 +348,7 @@ class TestDivergence:
         leader.put(b"a")
         leader.put(b"b")
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             leader.log().truncate_to(1)
             leader.restart()
             leader.put(b"c", b"d")
@@ -365,13 +365,13 @@ class TestDivergence:
         leader.log().deleter.advance_start(2)
         leader.put(b"c")
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             log = follower.copies[P0].log
             assert values(log) == [b"a", b"b", b"c"]
             log.deleter.advance_start(3)
         leader.put(b"d")
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             counts = follower.copies[P0].counts
             assert (counts.truncations, counts.lost) == ([], [])
             assert values(follower.copies[P0].log) == [b"d"]
@@ -385,7 +385,7 @@ class TestDivergence:
         leader.put(b"c")
         leader.log().deleter.advance_start(2)
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             copy = follower.copies[P0]
             assert values(copy.log) == [b"a", b"c"]
             assert [(lost.start, lost.end) for lost in copy.counts.lost] == [(1, 2)]

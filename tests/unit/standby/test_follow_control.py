@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 from tests.faults import seeded_env
-from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader, catch_up
 from tests.worlds.kafka.groups import Ended, tidelog
 from tests.worlds.waiting import Patience
 
@@ -45,7 +45,7 @@ def follower(leader: FakeLeader, path: str) -> Iterator[Follower]:
     seams = Seams(env=env, connect=leader.connect, pause=lambda _: None)
     options = FollowOptions(choice=TopicChoice(), retain=False, control=True)
     with Follower.open(path, HOST, PORT, options, seams=seams) as found:
-        found.catch_up()
+        catch_up(found)
         yield found
 
 
@@ -181,7 +181,7 @@ class TestPromote:
             asked.result(60)
         assert not follower.is_promoted
         leader.put(b"c")
-        follower.catch_up()
+        catch_up(follower)
         assert follower.copies[P0].log.log_end_offset == 3
 
 

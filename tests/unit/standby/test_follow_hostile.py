@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from tests.faults import SeededEnv
 from tests.unit.standby.test_follow import STANDBY, follow, standby_dir, values
-from tests.worlds.clusters.fake_leader import FakeLeader
+from tests.worlds.clusters.fake_leader import FakeLeader, catch_up
 
 from tidelog.errors import (
     ClusterFailure,
@@ -106,7 +106,7 @@ class TestRecords:
     ) -> None:
         lie_about_t(leader, lambda found: setattr(found, "records", data))
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             assert list(follower.problems) == [T0]
             with pytest.raises(kind, match=text):
                 raise follower.problems[T0]
@@ -114,12 +114,12 @@ class TestRecords:
             leader.mangle = lambda _request, answer: answer
             good = follower.copies[T0].log.log_end_offset == 0
             follower.sync()
-            follower.catch_up()
+            catch_up(follower)
             assert not good or values(follower.copies[T0].log) == [b"a", b"b"]
 
     def test_offsets_below_the_requested_ones(self, leader: FakeLeader, env: SeededEnv) -> None:
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             leader.put(b"c")
             lie_about_t(leader, lambda found: setattr(found, "records", one(0)))
             follower.round()
@@ -136,13 +136,13 @@ class TestRecords:
             follow(leader, env) as follower,
             pytest.raises(ClusterFailure, match="sends no records"),
         ):
-            follower.catch_up()
+            catch_up(follower)
 
     @pytest.mark.parametrize("code", [1, 87, 29, -1])
     def test_errors_that_never_end(self, leader: FakeLeader, env: SeededEnv, code: int) -> None:
         lie_about_t(leader, lambda found: setattr(found, "error_code", code))
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             assert isinstance(follower.problems[T0], ClusterFailure)
             assert follower.copies[U0].is_caught_up
 
@@ -150,7 +150,7 @@ class TestRecords:
         diverging = fe.DivergingEpoch(epoch=0, end_offset=1)
         lie_about_t(leader, lambda found: setattr(found, "diverging_epoch", diverging))
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             with pytest.raises(ClusterFailure, match="the logs diverge at offset 1"):
                 raise follower.problems[T0]
 
@@ -164,7 +164,7 @@ class TestRecords:
                 lie_about_t(leader, lambda found: setattr(found, "diverging_epoch", diverging))
                 follower.round()
                 leader.mangle = lambda _request, answer: answer
-                follower.catch_up()
+                catch_up(follower)
                 assert not follower.problems
             assert len(values(follower.copies[T0].log)) == 11
 
@@ -174,7 +174,7 @@ class TestRecords:
         """Decreasing append times are dropped: an append time may be unknown, but never wrong."""
         lie_about_t(leader, lambda found: setattr(found, "append_times", [0, 9_000, 1, 5_000]))
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             assert not follower.problems
             log = follower.copies[T0].log
             assert values(log) == [b"a", b"b"]
@@ -188,7 +188,7 @@ class TestRecords:
             follow(leader, env) as follower,
             pytest.raises(ClusterFailure, match="was not requested"),
         ):
-            follower.catch_up()
+            catch_up(follower)
 
 
 class TestMessages:
@@ -209,14 +209,14 @@ class TestMessages:
         self, leader: FakeLeader, env: SeededEnv, wire: Callable[[bytes], bytes], text: str
     ) -> None:
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             leader.wire = wire
             with pytest.raises(ClusterFailure, match=text):
                 follower.round()
             leader.wire = lambda data: data
             leader.put(b"c")
             env.clock.advance(300)
-            follower.catch_up()
+            catch_up(follower)
             assert values(follower.copies[T0].log) == [b"a", b"b", b"c"]
 
     def test_every_cut_of_every_response_is_a_typed_error(self, env: SeededEnv) -> None:
@@ -234,7 +234,7 @@ class TestMessages:
             follow(leader, env) as follower,
             pytest.raises(UnsupportedVersion, match="Fetch from 12"),
         ):
-            follower.catch_up()
+            catch_up(follower)
 
 
 def _renamed(name: str) -> Callable[[md.MetadataTopic], md.MetadataTopic]:

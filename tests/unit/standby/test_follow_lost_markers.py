@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
 from tests.unit.standby.test_follow import P0, STANDBY, copy_all, follow, standby_dir
-from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader, catch_up
 
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.requests import ReceivedRequest
@@ -142,9 +142,9 @@ def test_a_transaction_found_late_is_ended_even_if_the_standby_is_killed(
     log.deleter.advance_start(log.log_end_offset)
     write(log, b"next", sequence=1)
     with follow(leader, env) as follower:
-        follower.catch_up()
+        catch_up(follower)
         end(log, commit=False)
-        follower.catch_up()
+        catch_up(follower)
         state = env.files.crash(Keep.EVERYTHING)
     again = seeded_env(4, files=reopen(state))
     mine = LogDir.open(STANDBY, env=again, options=LogDirOptions(writable=True)).log("t", 0)
@@ -198,11 +198,11 @@ def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, kee
     log.deleter.advance_start(log.log_end_offset)
     leader.put(b"behind")
     with follow(leader, env) as follower:
-        follower.catch_up()
+        catch_up(follower)
         write(log, b"next", sequence=1)
         end(log, commit=False)
         leader.put(b"last")
-        follower.catch_up()
+        catch_up(follower)
         state = env.files.crash(keep)
     again = seeded_env(4, files=reopen(state))
     found = committed_values(
@@ -324,10 +324,10 @@ def test_records_deleted_during_the_leaders_response_end_no_transaction(
 
     leader.mangle = mix
     with follow(leader, env) as follower:
-        follower.catch_up()
+        catch_up(follower)
         assert not starts
         assert follower.copies[P0].log.last_stable_offset == 0
         end(log, commit=commit)
-        follower.catch_up()
+        catch_up(follower)
         found = committed_values(follower.copies[P0].log)
     assert found == [*([b"begun"] if commit else []), b"deleted"]

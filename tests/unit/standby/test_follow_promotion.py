@@ -3,7 +3,7 @@
 import pytest
 from tests.faults import START_MS, SeededEnv
 from tests.unit.standby.test_follow import P0, STANDBY, copy_all, follow, standby_dir, values
-from tests.worlds.clusters.fake_leader import LEADER_PATH, FakeLeader
+from tests.worlds.clusters.fake_leader import LEADER_PATH, FakeLeader, catch_up
 
 from tidelog.errors import ClusterFailure
 from tidelog.types import ClockName, NewRecord
@@ -42,7 +42,7 @@ class TestPromotion:
         leader.put(b"a")
         env.clock.set(START_MS - 60_000)
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             log = follower.copies[P0].log
             assert log.append([NewRecord(value=b"b")]).append_time_ms == START_MS
             assert log.leader_epochs.entries == ((0, 0), (1, 1))
@@ -70,7 +70,7 @@ class TestFailures:
     ) -> None:
         leader.put(b"a")
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             leader.is_down = True
             for _ in range(2):
                 with pytest.raises(ClusterFailure):

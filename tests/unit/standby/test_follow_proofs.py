@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
 from tests.unit.standby.test_follow import STANDBY, follow, log_bytes, seen, values
-from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader, catch_up
 
 from tidelog.errors import ClusterFailure, CorruptBatch
 from tidelog.protocol.messages import classic_groups as gr
@@ -65,7 +65,7 @@ def be_honest(leader: FakeLeader) -> None:
 
 def copied(leader: FakeLeader, env: SeededEnv) -> None:
     with follow(leader, env) as follower:
-        follower.catch_up()
+        catch_up(follower)
         assert follower.problems == {}
         assert log_bytes(follower.copies[P0].log) == log_bytes(leader.log())
 
@@ -74,7 +74,7 @@ def refused(leader: FakeLeader, env: SeededEnv) -> Exception:
     """Run the follower; check that the standby lost no bytes; return the reported problem."""
     with follow(leader, env) as follower:
         before = log_bytes(follower.copies[P0].log)
-        follower.catch_up()
+        catch_up(follower)
         copy = follower.copies[P0]
         assert log_bytes(copy.log).startswith(before)
         assert copy.counts.truncations == []
@@ -120,7 +120,7 @@ class TestDamage:
         leader.restart()
         lie(leader, fe.FetchResponse, changed_batch(16, at, data))
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             copy = follower.copies[P0]
             assert copy.counts.truncations == []
             assert values(copy.log)[:20] == [b"%d" % n for n in range(20)]
@@ -155,7 +155,7 @@ class TestDamage:
         leader = leader_of_batches(6)
         lie(leader, fe.FetchResponse, changed_batch(16, CRC_AT, b"\0\0\0\0"))
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             assert isinstance(follower.problems[P0], CorruptBatch)
             assert follower.copies[P0].log.log_end_offset == 16
 
@@ -189,12 +189,12 @@ class TestDamage:
 
         lie(leader, fe.FetchResponse, flip)
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             assert follower.copies[P0].counts.truncations == []
             assert values(follower.copies[P0].log)[:12] == [b"%d" % n for n in range(12)]
         be_honest(leader)
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             copy = follower.copies[P0]
             assert values(copy.log)[:12] == [b"%d" % n for n in range(12)]
             if not 12 <= at < 16 and not 12 <= at + extra < 16:
@@ -214,7 +214,7 @@ class TestJumps:
             fresh = seeded_env(limit + 5)
             options = FollowOptions(limits=FetchLimits(partition_max_bytes=limit))
             with Follower.open(STANDBY, HOST, PORT, options, seams=leader.seams(fresh)) as follower:
-                follower.catch_up()
+                catch_up(follower)
                 assert follower.problems == {}
                 assert log_bytes(follower.copies[P0].log) == log_bytes(leader.log())
 
@@ -266,7 +266,7 @@ class TestAnswers:
         more(leader, 5 - before)
         lie(leader, of.ListOffsetsResponse, starts_at(start))
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             copy = follower.copies[P0]
             assert copy.problem is not None or log_bytes(copy.log) == log_bytes(leader.log())
             assert copy.counts.lost == []
@@ -312,7 +312,7 @@ class TestAnswers:
         assert "restored from a backup" in str(refused(leader, env))
         more(leader)
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             copy = follower.copies[P0]
             assert [(cut.start, cut.end) for cut in copy.counts.truncations] == [(8, 20)]
             assert any("offsets 8 to 19 were truncated" in note for note in follower.notes)
@@ -376,12 +376,12 @@ class TestSettings:
         leader = leader_of_batches()
         self._lie(leader, how)
         with follow(leader, env) as follower:
-            follower.catch_up()
+            catch_up(follower)
             assert "returned no retention settings" in str(follower.problems[P0])
             assert list(seen(env).topics()) == []
             be_honest(leader)
             follower.sync()
-            follower.catch_up()
+            catch_up(follower)
             assert follower.problems == {}
             assert len(values(follower.copies[P0].log)) == 20
 
@@ -406,12 +406,12 @@ class TestTopicsAndGroups:
         with follow(leader, env) as follower:
             lie(leader, md.MetadataResponse, change)
             follower.sync()
-            follower.catch_up()
+            catch_up(follower)
             assert ("error 29" if code else "no longer has it") in str(follower.problems[P0])
             assert len(values(seen(env).reader("t", 0))) == 20
             be_honest(leader)
             follower.sync()
-            follower.catch_up()
+            catch_up(follower)
             assert follower.problems == {}
 
     def test_a_partition_that_is_not_named_stalls(self, env: SeededEnv) -> None:
@@ -425,7 +425,7 @@ class TestTopicsAndGroups:
 
             lie(leader, md.MetadataResponse, change)
             follower.sync()
-            follower.catch_up()
+            catch_up(follower)
             assert sorted(name.partition for name in follower.problems) == [1, 2]
 
     def test_groups_that_are_not_named_keep_their_offsets(self, env: SeededEnv) -> None:

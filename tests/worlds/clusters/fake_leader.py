@@ -23,7 +23,7 @@ from tidelog.protocol.messages import metadata as md
 from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
 from tidelog.record.batch_walk import walk
 from tidelog.remote.broker_connection import Transport
-from tidelog.standby.follower import Seams
+from tidelog.standby.follower import Follower, Seams
 from tidelog.storage.directory.broker_files import GroupOffset
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
@@ -380,6 +380,12 @@ def _bytes_from(log: Log, start: int, max_bytes: int) -> bytes:
                 return out
             out += data
     return out
+
+
+def catch_up(follower: Follower) -> None:
+    """Run rounds until every partition has caught up with its leader, or has stopped."""
+    for _ in follower.rounds_to_catch_up():
+        pass
 
 
 def leader_of_twelve() -> FakeLeader:
