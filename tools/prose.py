@@ -32,7 +32,7 @@ _ROOTS: Final = (
 )
 
 # Matches comments that are directives for tools.
-_DIRECTIVE: Final = re.compile(r"# ?(?:noqa|type:|pragma|fmt:)")
+_DIRECTIVE: Final = re.compile(r"# ?(?:noqa|type:|mypy:|ruff:)")
 
 
 class Style(NamedTuple):
