@@ -304,8 +304,12 @@ def test_isolation_leaves_out_an_open_transaction(flights: Cli) -> None:
     assert offsets(flights) == [0]
     assert offsets(flights, "--isolation", "read_committed") == []
     for bounds in ("0..1", "..1", "0..9"):
-        assert offsets(flights, "--offset", bounds, "--isolation", "read_committed") == []
-        assert offsets(flights, "--offset", bounds) == [0]
+        for order in ((), ("--order", "time")):
+            read = ("--offset", bounds, *order)
+            assert offsets(flights, *read, "--isolation", "read_committed") == []
+            assert offsets(flights, *read) == [0]
+    assert offsets(flights, "--tail", "1", "--isolation", "read_committed") == []
+    assert offsets(flights, "--tail", "1") == [0]
     latest = ("offsets", "flights", "--at", "latest", "-o", "json")
     assert flights.ok(*latest).objects[0]["offset"] == 1
     assert flights.ok(*latest, "--isolation", "read_committed").objects[0]["offset"] == 0

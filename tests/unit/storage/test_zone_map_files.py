@@ -65,6 +65,14 @@ def two_segments(config: dict[str, str] | None = None) -> Env:
     return env
 
 
+def of_later_release(zones: bytes) -> bytes:
+    """Return a map with the next version of the format."""
+    later = bytearray(zones)
+    assert later[VERSION_AT : VERSION_AT + 2] == b"\0\1"
+    later[VERSION_AT + 1] = 2
+    return bytes(later)
+
+
 def closed(segments: Sequence[Segment]) -> list[ClosedSegment]:
     return [segment for segment in segments if isinstance(segment, ClosedSegment)]
 
@@ -180,7 +188,7 @@ class TestBelieving:
         assert segment.zones is None
         assert not opened.reports
 
-    @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
+    @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign", "of a later release"])
     def test_a_damaged_map_is_not_used_and_reported(self, damage: str) -> None:
         env = two_segments()
         data = read(env, ZONES)
@@ -189,6 +197,7 @@ class TestBelieving:
             "flipped": data[:-30] + bytes((data[-30] ^ 1,)) + data[-29:],
             "empty": b"",
             "foreign": b"something else" * 50,
+            "of a later release": of_later_release(data),
         }[damage]
         write(env, ZONES, broken)
         segment, opened = first_of(env)
@@ -340,6 +349,16 @@ class TestForeignDirectories:
         write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:-1])
         changed, _ = first_of(env)
         assert cache.load(changed) is None
+
+    def test_a_cached_map_of_a_later_release_is_not_used(self) -> None:
+        env = self.without_maps()
+        cache = ZoneCache(env.files, "/cache")
+        segment, _ = first_of(env)
+        zone_map_files.load_or_build(segment, cache)
+        path = cache.path_of(segment)
+        later = of_later_release(files.read_file(env.files, path))
+        files.write_atomically(env.files, path, later)
+        assert cache.load(first_of(env)[0]) is None
 
     def test_a_cache_that_cannot_be_written_is_reported(self) -> None:
         env, files = watched(self.without_maps())
@@ -556,12 +575,10 @@ class TestFactsOfAnOldMap:
 
     def test_a_map_of_a_later_release_is_removed_where_it_would_be_changed(self) -> None:
         env = two_segments()
-        later = bytearray(read(env, ZONES))
-        assert later[VERSION_AT : VERSION_AT + 2] == b"\0\1"
-        later[VERSION_AT + 1] = 2
+        later = of_later_release(read(env, ZONES))
         context = first_of(env)[0].context
         for is_rebuilt in (False, True):
-            write(env, ZONES, bytes(later))
+            write(env, ZONES, later)
             if is_rebuilt:
                 zone_map_files.renew_sums(context, 0, [".index"])
             else:
