@@ -192,8 +192,11 @@ def test_errors_keep_their_types(broker: Broker) -> None:
         with pytest.raises(CorruptMessage, match="`segments` must be a list"):
             holder.call("attach", {})
         segment = {"topic": "__consumer_offsets"}
-        with pytest.raises(InvalidRequest, match="is an internal topic"):
+        text = "__consumer_offsets is an internal topic; only the broker changes its segments"
+        with pytest.raises(InvalidRequest, match=f"attach: {text}"):
             holder.call("attach", {"segments": [segment], "commit_id": COMMIT_ID})
+        with pytest.raises(InvalidRequest, match=f"erase: {text}"):
+            holder.call("erase", segment)
 
 
 def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> None:

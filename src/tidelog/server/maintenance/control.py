@@ -195,7 +195,7 @@ class Control:
         internal = sorted(filter(self._node.topics.is_internal, topics))
         if internal:
             raise InvalidRequest(
-                f"{internal[0]} is an internal topic; segments can't be attached to it"
+                f"{verb}: {internal[0]} is an internal topic; only the broker changes its segments"
             )
         async with self._node.partitions.holds.hold(topics, stops_appends=True):
             await self._open(self._partitions_of(verb, arguments))
@@ -259,7 +259,7 @@ class Control:
     def _partitions_of(self, verb: str, arguments: Mapping[str, object]) -> list[TopicPartition]:
         """Return the partitions that an attach, swap or erase affects.
 
-        Invalid entries are skipped here, because the verb refuses them later.
+        Invalid entries are left out. The verb itself refuses them later.
         """
         names = []
         for entry in _segment_entries(verb, arguments):
@@ -309,7 +309,7 @@ def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
 def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:
     """Return the topics that an attach, swap or erase affects.
 
-    Entries that are not objects are skipped here, because the verb refuses them later.
+    Entries that are not objects are left out. The verb itself refuses them later.
     """
     return {str(segment.get("topic")) for segment in _segment_entries(verb, arguments)}
 
