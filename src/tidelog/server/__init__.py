@@ -7,8 +7,9 @@ into requests. `api` answers the requests by calls to `partitions`, `groups`, `t
 `shares`. `tidelog.storage` reads and writes the files. `tidelog.protocol` defines the form of
 messages.
 
-Invariants: all changes of the directory are decided on one event loop. If a call may block the loop
-for a long time, a thread of `runtime` makes the call. Packages import only the layers below them.
+Invariants: every change of the data directory is decided on one event loop. If a call may block the
+loop for a long time, a thread of `runtime` makes the call. Packages import only the layers below
+them.
 
 Source: ARCHITECTURE.md; Kafka's protocol guide.
 """

@@ -32,8 +32,9 @@ from tidelog.types import PORT_MAX
 
 _Result = TypeVar("_Result")
 
-# Setting whose default here differs from Kafka's default. With Kafka's default, the first consumer
-# of a group waits three seconds for other members, so most tests would take three seconds longer.
+# Default of embedded brokers that differs from Kafka's default. With Kafka's default, the first
+# consumer of a group waits three seconds for other members, so most tests would take three seconds
+# longer.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
 # Settings for a temporary directory. With the defaults, each of the three state topics would have

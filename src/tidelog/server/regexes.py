@@ -25,7 +25,7 @@ STEPS_MAX: Final = 2_000_000_000
 
 
 class _Compiled(Protocol):
-    """The part of RE2's compiled expression that is used here. The library has no type hints."""
+    """The part of RE2's compiled expression that this module uses. RE2 has no type hints."""
 
     programsize: int
 

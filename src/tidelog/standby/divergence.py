@@ -1,14 +1,14 @@
 """Divergence of a standby's copies from their leader: comparison, proof and truncation.
 
-To find a divergence, the ends of all leader epochs of the standby's records are compared. Then the
-last local batch is compared with the leader's batch at the same offset, since two leaders may have
-used the same epoch. If the epochs diverge, records are truncated only after the leader has proved
-the divergence. The proof has two parts. First, two requests to the leader return the same ends of
-epochs. Second, the leader has a valid batch at the divergence's offset, and the copy has a
-different batch or no batch there. For the second part, the leader's first batch at or after the
-divergence's offset is compared with the local batch there. If the leader's log ends before that
-offset, the leader's last batch is compared instead. If all local records are below the leader's log
-start, the ends of epochs are the only proof.
+To find a divergence, the ends of the leader epochs in the standby's log are compared with the ends
+of the same epochs in the leader's log. Then the last local batch is compared with the leader's
+batch at the same offset, since two leaders may have used the same epoch. If the epochs diverge,
+records are truncated only after the leader has proved the divergence. The proof has two parts.
+First, two requests to the leader return the same ends of epochs. Second, the leader has a valid
+batch at or after the divergence's offset, and the copy has a different batch or no batch at the
+same offset. If the leader's log ends before the divergence's offset, the leader's last batch is
+compared instead. If all local records are below the leader's log start, the ends of epochs are the
+only proof.
 
 Nothing is truncated if a response is missing, damaged or contradictory, or if the leader has no
 records at the diverging offsets, for example because the leader was restored from a backup.
@@ -121,7 +121,7 @@ def _going(copies: Sequence[Copy]) -> list[Copy]:
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
     """Remember that the leader refused a partition.
 
-    The failure becomes the copy's `problem` if it is permanent, or if too many occur in a row.
+    The failure becomes the copy's `problem` if it is permanent, or the last of too many in a row.
     """
     if failure is None:
         failure = ClusterFailure(str(copy.name), what, "the leader's response lacks the partition")

@@ -8,9 +8,9 @@
   records are copied, the end of the transaction is proved in two cases: the producer's next batch
   has a newer producer epoch, or the producer's next marker aborts a later transaction. The leader's
   list of aborted transactions shows the second case: all of the producer's transactions in the list
-  start after the transaction that is open here. If the next marker is a commit, no proof is needed:
-  the open transaction's records become visible, whether the commit ends this transaction or a later
-  one.
+  start after the transaction that is open in the standby's log. If the next marker is a commit, no
+  proof is needed: the open transaction's records become visible, whether the commit ends this
+  transaction or a later one.
 
 Source: Kafka 4.x TransactionIndex (collectAbortedTransactions); KIP-890 (epochs).
 """
@@ -167,8 +167,9 @@ class ExpectedRecords(NamedTuple):
             records.
         newest_epoch: Leader epoch of the record before the requested offset, -1 if unknown.
         leader_epoch: Epoch of the partition's leader, -1 if unknown.
-        trusts_jump: True if the response had room for one more batch. Then its last batch is the
-            last batch of the leader, too, and a gap of offsets before this batch is accepted.
+        trusts_jump: True if the response had room for one more batch. In this case the response's
+            last batch is the last batch of the leader's log, and a gap of offsets before this batch
+            is accepted.
     """
 
     name: TopicPartition
@@ -182,7 +183,7 @@ class ExpectedRecords(NamedTuple):
 class Unproven(Exception):
     """Raised if the last batch of a response skips offsets.
 
-    The next batch would prove the offsets of this batch, but the response does not have it.
+    The batch after it would prove its offsets, but is not in the response.
     """
 
     def __init__(self, batch: Batch) -> None:

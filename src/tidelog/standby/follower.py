@@ -92,7 +92,7 @@ class FollowOptions:
         limits: Limits of one round of fetching.
         sync_interval_ms: Interval of syncing topics, settings and group offsets, in ms.
         flush_interval_ms: Interval of making records and checkpoints durable, in ms.
-        retain: Whether the topics' retention runs here, by the standby's own clock.
+        retain: Whether the standby runs the topics' retention itself, by its own clock.
         control: Whether other processes can send requests to the directory's control channel; see
             `answer`.
     """
@@ -170,8 +170,8 @@ class Follower(Closing):
         """Open (or create) the directory and sync with the cluster for the first time.
 
         Raises:
-            ClusterFailure, UnsupportedVersion: The cluster can't be reached, refuses, or lacks a
-                needed version of a request.
+            ClusterFailure, UnsupportedVersion: The cluster can't be reached, refuses a request, or
+                does not support a needed version of a request.
             InconsistentTopicId: The directory has another topic of the same name.
             UnknownTopic: A requested topic does not exist.
             DirectoryLocked: A process has the directory open for writing already.
@@ -519,8 +519,8 @@ def control_verbs(follower: Follower) -> Verbs:
     def erase(log_dir: DirectoryAccess, _: Arguments) -> Result:
         raise InvalidRequest(
             f"{log_dir.path} is a standby of {follower.leader_address}: erase the key on the"
-            " leader, so that the tombstone is copied; records that are already here can be erased"
-            " after this standby is promoted"
+            " leader, so that the tombstone is copied; records that the standby already has can be"
+            " erased after it is promoted"
         )
 
     verbs: Verbs = {

@@ -66,7 +66,7 @@ _PROOF_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Offsets [start, end) that were truncated: there, the leader has other records or none."""
+    """Truncated offsets [start, end): the leader has other records at these offsets, or none."""
 
     start: int
     end: int
@@ -122,8 +122,9 @@ class Copy:
         # response also has the batch after it.
         self._jump: tuple[int, int] | None = None
         # Pairs of the last stable offset and the high watermark of a response. A pair is kept if it
-        # shows that the leader ended a transaction that is still open here. `_ended` is a confirmed
-        # pair. `_candidate` is the pair of the last response; the next response has to confirm it.
+        # shows that the leader ended a transaction that is still open in the local log. `_ended` is
+        # a confirmed pair. `_candidate` is the pair of the last response; the next response has to
+        # confirm it.
         self._ended: tuple[int, int] | None = None
         self._candidate: tuple[int, int] | None = None
 
@@ -190,8 +191,8 @@ class Copy:
             name=self.name,
             topic_id=self.topic_id,
             offset=offset,
-            # If the leader has deleted offsets that were not copied, the record before the position
-            # is unknown here.
+            # If the leader has deleted offsets that were not copied, the standby does not know the
+            # record before the position.
             last_epoch=self._last_epoch() if offset == self.log.log_end_offset else NO_LEADER_EPOCH,
             leader_epoch=self.led.leader_epoch,
             max_bytes=self._jump[1] if self._jump and self._jump[0] == offset else 0,
@@ -395,8 +396,8 @@ class Copy:
     def _end_lost_transactions(self, data: PartitionData) -> None:
         """End the transactions whose marker the leader has deleted.
 
-        A gap in the offsets proves nothing, because a transaction may extend over the gap, and
-        compaction never removes the marker of a transaction that is still open here. The leader's
+        A gap in the offsets proves nothing: a transaction may extend over the gap, and compaction
+        never removes the marker of a transaction that is still open in the local log. The leader's
         last stable offset is a proof if it is above the transaction's first record and above the
         leader's log start: the transaction has then ended, with a marker below the high watermark.
         If the standby has all records below that high watermark and the transaction is still open,

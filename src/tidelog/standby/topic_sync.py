@@ -147,9 +147,10 @@ def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> Non
         own_id = here[name].topic_id if name in here else None
         if own_id is not None and own_id != topic.topic_id:
             raise InconsistentTopicId(
-                f"{directory.path}: topic {name} has id {encode_topic_id(own_id)} here and"
-                f" {encode_topic_id(topic.topic_id)} at the leader: it was recreated there, so"
-                " this is not its copy; follow into another directory, or delete the topic here"
+                f"{directory.path}: topic {name} has id {encode_topic_id(own_id)} in this directory"
+                f" and id {encode_topic_id(topic.topic_id)} at the leader: the topic was recreated"
+                " at the leader; follow into another directory, or delete the topic in this"
+                " directory"
             )
 
 

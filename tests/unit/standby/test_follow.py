@@ -246,7 +246,7 @@ class TestTopics:
         copy_all(leader, env)
         leader.directory.delete_topic("t")
         leader.create("t")
-        with pytest.raises(InconsistentTopicId, match="recreated there"):
+        with pytest.raises(InconsistentTopicId, match="recreated at the leader"):
             follow(leader, env)
         with standby_dir(env) as directory:
             assert values(directory.log("t", 0)) == [b"a"]

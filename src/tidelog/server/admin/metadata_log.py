@@ -1,11 +1,11 @@
 """Cluster metadata in a broker's directory: users, ACLs, quotas and changed settings.
 
 Users, ACLs and quotas are records in `tidelog-metadata.log`. Settings are in
-`tidelog-cluster.json`. Changes of users and ACLs are made one after the other, and so are changes
-of quotas and settings. A worker thread writes each change. A change is durable before it is
-acknowledged. If the broker is killed during a change, the change is afterwards complete or absent.
-Readers see the state before or after a change, never a state in between. The metadata log is
-rewritten when its superseded records outnumber the current ones by more than `SPARE_RECORDS`, so
+`tidelog-cluster.json`. At any time, at most one change of users or ACLs is in progress, and at most
+one change of quotas or settings. A worker thread writes each change. A change is durable before it
+is acknowledged. If the broker is killed during a change, the change is afterwards complete or
+absent. Readers see the state before or after a change, never a state in between. The metadata log
+is rewritten when its superseded records outnumber the current ones by more than `SPARE_RECORDS`, so
 its size is bounded.
 """
 
@@ -147,8 +147,8 @@ class MetadataLog:
         self._env = log_dir.env
         self._file = MetadataFile(log_dir.env, log_dir.path)
         self.path = self._file.path
-        # Current metadata; None until a record is read or a change is stored. Most directories have
-        # no records, so the broker starts without importing the codecs.
+        # Current metadata; None until a record is read or a change is stored. If the log has no
+        # records, as is usual, the broker starts without importing the codecs.
         self._loaded: MetadataImage | None = None
         self._writing = threading.Lock()
         try:

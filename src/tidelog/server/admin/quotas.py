@@ -1,17 +1,18 @@
 """Client quotas: the quota of a client, its use, throttle times, and the rules for changes.
 
-- Choice: a client has the first of these quotas that exists: (1) of its user and client id, (2) of
-  its user, (3) of the default user and its client id, (4) of the default user, (5) of its client
-  id. If (1), (3) or (5) has no quota for the named client id, the quota of the default client id is
-  used in its place. The quota's entity is a user, a client id or a pair of both. All connections of
-  one user, client id or pair share one use, even if their quota is a default quota.
+- Choice: a client gets the first of these quotas that exists: (1) the quota of its user and client
+  id, (2) the quota of its user, (3) the quota of the default user and its client id, (4) the quota
+  of the default user, (5) the quota of its client id. If (1), (3) or (5) does not exist for the
+  client's own id, the quota of the default client id takes its place. The quota's entity is a user,
+  a client id or a pair of both. All connections of one user, client id or pair share one use, even
+  if their quota is a default quota.
 - Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
   after the end of the previous window. A new client has fewer windows; the missing windows count as
   empty, so the client may start with a burst.
-- Throttle time: the time until the use is within the quota again, if nothing more is used. Quotas
-  are stored by `metadata_log`. A connection is muted in `server/net/connection.py`.
+- Throttle time: the time until the use is within the quota again, if nothing more is used.
 
-No input or output.
+This module does no input or output: `metadata_log` stores the quotas, and `net/connection.py` mutes
+the connections.
 
 Source: KIP-13, KIP-55, KIP-219, KIP-257 (order), KIP-546; Kafka 4.3's ClientQuotaManager, Rate and
 SampledStat with the defaults of `quota.window.num` and `quota.window.size.seconds`.
@@ -174,7 +175,7 @@ class Rate:
 PRODUCED: Final = "producer_byte_rate"
 FETCHED: Final = "consumer_byte_rate"
 
-# The quota is a percentage of one thread's time. The broker has one thread.
+# The quota is a percentage of one thread's time: of the event loop's thread.
 REQUESTS: Final = "request_percentage"
 
 # Quotas that are enforced, in the order in which Kafka lists the quotas of an entity.

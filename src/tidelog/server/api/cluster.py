@@ -291,7 +291,7 @@ def _exists(node: Node, topic: str, number: int) -> bool:
 
 
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Report for each named partition that no election is needed, or that it doesn't exist.
+    """Report for each named partition that no election is needed, or that the partition is unknown.
 
     The response to a request for all partitions has only the names of the topics, without
     partitions.

@@ -559,7 +559,8 @@ async def _answer_long(
 def _head(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
     """Return a part without partitions.
 
-    If a partition in a later part names the current leader, this part has this broker's endpoint.
+    If a partition in any later part names the current leader, the returned part contains this
+    broker's endpoint.
     """
     if all(read.fenced_epoch < 0 for read in reads):
         return FetchResponse()

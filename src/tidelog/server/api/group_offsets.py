@@ -53,7 +53,7 @@ GROUPS_AT_ONCE: Final = 100
 async def offset_fetch(
     context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | LargeResponse:
-    """Return the committed offsets of groups, but only offsets that survive a crash.
+    """Wait until the earlier commits of each group are durable, then return its committed offsets.
 
     A group or partition that is named several times is reported once. Otherwise a short request
     could cause a very long response, because the metadata of a committed offset may be long.

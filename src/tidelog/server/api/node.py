@@ -69,7 +69,7 @@ class Node(Services):
         bound_addresses: Addresses HOST:PORT to which the listeners are bound, by the listeners'
             names. This mapping is empty until the listeners are open.
         cleanings: Compacted partitions that are being cleaned.
-        cluster: Settings that are stored in the data directory.
+        cluster: Quotas and changed settings, which are stored in the data directory.
         throttles: Quotas of clients, and the clients' use of these quotas; None if no client has a
             quota.
         has_groups: Whether `groups` has been created, which happens at its first use.

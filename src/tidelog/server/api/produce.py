@@ -103,8 +103,8 @@ _WITHOUT_START: Final = frozenset(
     }
 )
 
-# Value of `current_leader` in responses that don't name another leader. This object is shared by
-# all these responses, so it must not be changed.
+# Value of `current_leader` in responses that name no leader. All these responses share this
+# object, so it must not be changed.
 _NO_LEADER: Final = LeaderIdAndEpoch()
 
 # `AppendTerms` of three kinds of appends: record batches of a client, message sets of a client, and

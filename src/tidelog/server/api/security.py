@@ -1,8 +1,8 @@
 """ACLs, SCRAM users, and SASL requests on a listener without authentication.
 
 A broker without an authorizer answers ACL requests with SECURITY_DISABLED (54), as Kafka does. A
-request about SCRAM users may name each user once. If the change of one user is refused, the changes
-of other users are still made. On listeners with SASL the connection's `SaslSession` answers
+request about SCRAM users may name each user only once. If the change of one user is refused, the
+changes of other users are still made. On listeners with SASL the connection's `SaslSession` answers
 SaslHandshake and SaslAuthenticate.
 
 Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-140, KIP-290, KIP-554; Kafka
@@ -239,7 +239,7 @@ def _is_other_cluster(acl: Acl) -> bool:
 async def delete_acls(
     context: RequestContext, request: DeleteAclsRequest
 ) -> DeleteAclsResponse | LargeResponse:
-    """Delete the ACLs that match filters. The response is sent once the deletion is durable."""
+    """Delete the ACLs that match any filter. The response is sent once the deletion is durable."""
     authorizer = context.node.authorizer
     if authorizer is None:
         refused = DeleteAclsFilterResult(

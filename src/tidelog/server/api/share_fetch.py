@@ -654,7 +654,7 @@ def _add_new(session: ShareSession, responses: Responses) -> None:
 def _end_behind(shares: "SharePartitions", session: ShareSession, replies: Replies) -> None:
     """End the session once all acknowledgements are durable or have failed.
 
-    The session ends then even if the client disconnects.
+    The session ends at that time even if the client has disconnected before.
     """
     pending = list(replies.values())
 

@@ -54,11 +54,11 @@ def committed_group_log(node: "Node", request: object) -> _Logs:
 
 
 def share_logs(node: "Node", request: object) -> _Logs:
-    """Return the logs of groups and of all share partitions.
+    """Return the logs of groups and of all share partitions, for a request about share offsets.
 
-    ShareFetch needs only the log of groups, because it waits itself for the state of the partitions
-    that it reads. ShareAcknowledge needs only the log of groups, because it names only records that
-    an earlier ShareFetch has acquired.
+    ShareFetch and ShareAcknowledge use `group_log` instead: ShareFetch itself waits for the state
+    of the partitions that it reads, and ShareAcknowledge names only records that an earlier
+    ShareFetch has acquired.
     """
     return [*group_log(node, request), (node.shares.states.topic, None)]
 

@@ -1,7 +1,8 @@
 """Reads all batches of an internal log in pieces: by kernels if they are loaded, else in Python.
 
-A log is read in a thread. Plain Python takes some microseconds for each record, and blocks the loop
-during this time. So kernels take over as soon as they are loaded, even in the middle of a log.
+A log is read in a thread. Plain Python takes some microseconds for each record, and holds the GIL
+during this time, so the event loop has to wait. Kernels mostly work without the GIL. So they take
+over as soon as they are loaded, even in the middle of a log.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -744,7 +744,7 @@ class StateTopic(Generic[Loaded]):
         return await work.run(replay.result)
 
     def complete(self, number: int, loaded: Loaded) -> bool:  # noqa: ARG002 - for subclasses
-        """Called before a loaded partition is served. Subclasses can write missing records here.
+        """Called before a loaded partition is served. A subclass can override it to write records.
 
         Returns False if a write fails.
         """

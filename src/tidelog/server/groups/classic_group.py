@@ -398,7 +398,10 @@ class ClassicGroup:
         return True
 
     def select_protocol(self) -> str:
-        """Return the protocol that most members prefer among those that all members support."""
+        """Return the protocol that most members prefer.
+
+        Only protocols that all members support are considered.
+        """
         member_count = len(self.members)
         candidates = {name for name, count in self._votes.items() if count == member_count}
         votes = Counter(

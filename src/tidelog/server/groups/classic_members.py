@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
 # Maximum estimated size in bytes of the protocols of one member, and of the protocols of all
-# members of a group. Kafka has no such limits, but can't write the record of a group that is nearly
-# as large.
+# members of a group. Kafka has no such limits, but can't write a group's record if it is nearly as
+# large as these limits.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
 GROUP_METADATA_BYTES: Final = 128 << 20
@@ -45,7 +45,7 @@ _UUID_BYTES: Final = 37  # a UUID with a hyphen before it
 
 
 class ClassicMembers:
-    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for all groups.
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for classic and consumer groups.
 
     Used only in the event loop's thread.
     """
@@ -179,8 +179,8 @@ class ClassicMembers:
         leads = group.is_in(GroupState.STABLE) and group.leader == member.member_id
         if group.is_in(GroupState.PREPARING_REBALANCE) or leads or not is_same:
             return self._join_again(group, request, member)
-        # The client retries the request, because the response to its first request may have been
-        # lost.
+        # The request repeats an earlier JoinGroup, whose response may have been lost. So the
+        # response has the current generation, and no rebalance starts.
         return Reply.of(self._rebalances.joined(group, member.member_id))
 
     def _join_again(

@@ -149,7 +149,7 @@ class Rebalances:
     def maybe_complete_join(self, group: ClassicGroup) -> None:
         """Complete the join phase if all members have joined.
 
-        The first rebalance of a group is not completed here, because its delay must end first.
+        This method does not complete a group's first rebalance, which ends only after its delay.
         """
         if (
             group.is_in(GroupState.PREPARING_REBALANCE)

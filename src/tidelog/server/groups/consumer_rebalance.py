@@ -54,7 +54,7 @@ class MemberTarget:
 
 
 class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
-    """Steps that requests to consumer groups share. Used only in the event loop's thread."""
+    """Steps shared by all requests to consumer groups. Used only in the event loop's thread."""
 
     def new_member_id(self) -> str:
         """Return a new random member id in Kafka's format."""

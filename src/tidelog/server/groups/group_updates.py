@@ -156,7 +156,7 @@ class GroupUpdate(Generic[ModernGroupT]):
 
 
 class GroupUpdates(Generic[ModernGroupT]):
-    """Steps that the requests of one protocol share. Used only in the event loop's thread."""
+    """Steps shared by all requests of one protocol. Used only in the event loop's thread."""
 
     def __init__(self, context: GroupContext) -> None:
         self.context = context

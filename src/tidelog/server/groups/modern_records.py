@@ -443,7 +443,7 @@ class PartitionMetadataChange:
     is_there: bool = False
 
     def record(self, group: ConsumerGroup) -> KeyValue:
-        """Encode the tombstone of kind 4. Only tombstones of this kind are written."""
+        """Encode the tombstone of kind 4. Other records of kind 4 are never written."""
         return KeyValue(group_key(PARTITION_METADATA, group.group_id), None)
 
     def apply(self, group: ConsumerGroup) -> None:

@@ -156,7 +156,9 @@ class Standby:
                     yield group, commit, offset
 
     def _offset(self, commit: GroupOffset, now_ms: int) -> CommittedOffset | None:
-        """Return the commit, limited to the partition's end; None if the partition doesn't exist.
+        """Return the committed offset to import; None if the partition doesn't exist.
+
+        An offset above the partition's log end is replaced by the log end.
 
         Raises:
             StorageFailure: The partition can't be opened now.

@@ -161,7 +161,7 @@ class Regexes:
         task.add_done_callback(self._running.discard)
 
     def _apply(self, group: ConsumerGroup, matches: Matches, version: int, now_ms: int) -> None:
-        """Write the topics that the expressions match. If they have changed, begin an epoch."""
+        """Write the topics that the expressions match. If these topics changed, begin an epoch."""
         update = GroupUpdate(group)
         changed = False
         names = set(group.topic_counts)

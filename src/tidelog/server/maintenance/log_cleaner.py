@@ -201,7 +201,7 @@ class LentJobs:
         lent.target.swap_in(cleaned)
 
     def _check_sizes(self, directory: str, cleaned: CleaningResult) -> None:
-        """Check the files' sizes, because a client that had the job earlier may have changed them.
+        """Check the files' sizes. A client that had the job before may have changed the files.
 
         Raises:
             CleaningAborted: A file is missing, or its size differs from the size in `cleaned`.

@@ -443,9 +443,9 @@ class Clients:
         before: list[int] = []
         for _ in range(limit_ms // silent_ms):
             await asyncio.sleep(silent_ms / 1000)
-            # The times of the last activity are compared with those before the sleep, not with the
-            # clock. During a long request the time of the last activity may be old, although the
-            # client is not silent.
+            # Each client's time of last activity is compared with its value before the sleep, not
+            # with the clock. During a long request this time may be long ago, although the client
+            # is not silent.
             active_ms = [each.last_active_ms for each in self._clients]
             if active_ms and active_ms == before and not any(map(_is_busy, self._clients)):
                 return

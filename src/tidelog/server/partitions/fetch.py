@@ -627,8 +627,8 @@ class Wait:
     def _available_bytes(self, read: PartitionRead, partition: Partition) -> int:
         """Return how many bytes a read would return now.
 
-        If the read would fail or have to wait for a disk, return enough to end the wait. If one
-        byte is enough, return 1 without counting.
+        If the read would fail or have to wait for a disk, return enough to end the wait. If there
+        are visible records and one byte is enough, return 1 without counting.
         """
         enough = max(self._order.min_bytes, 1)
         if partition.is_deleted:

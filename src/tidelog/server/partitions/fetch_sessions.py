@@ -121,8 +121,8 @@ class FetchSession:
 
     Attributes:
         session_id: Id of the session, above 0.
-        is_privileged: Whether a follower began the session. A consumer's session can replace a
-            follower's session only if the latter was unused for more than `eviction_ms`.
+        is_privileged: Whether a follower began the session. Such a session can be replaced by a
+            consumer's session only if it was unused for more than `eviction_ms`.
         by_id: Whether the session's requests name topics by ids.
         created_ms: Monotonic time at which the session began.
         last_used_ms: Monotonic time of the session's last use.

@@ -33,7 +33,10 @@ Search: TypeAlias = Callable[[], Awaitable[Match]]
 
 
 def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
-    """Find the offset for a create time or append time (`tidelog.lookup.clock` of the topic).
+    """Find the offset for a time.
+
+    The topic's setting `tidelog.lookup.clock` determines whether this is a create time or an append
+    time.
 
     If the needed data is not in memory, return a function that starts the search in a thread.
 

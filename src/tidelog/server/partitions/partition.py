@@ -134,8 +134,7 @@ class OpenTransactions:
     def check(self, states: "ProducerStates", batch: Batch, guard: Guard | None) -> None:
         """Ensure that a batch of a transaction may be appended, given the guard of its request.
 
-        Duplicates and batches with an old epoch are not rejected here, because the log handles
-        them.
+        This method does not reject duplicates and batches with an old epoch. The log handles them.
 
         Raises:
             InvalidTxnState: No transaction is open, and the request has no valid guard.

@@ -117,12 +117,18 @@ class SegmentBytes:
         return file
 
     def offset_index(self, segment: Segment) -> OffsetIndex:
-        """Return the segment's offset index; raises ColdRead if it is not loaded."""
+        """Return the segment's offset index.
+
+        Raises ColdRead if the index is not loaded and this source must not block.
+        """
         self._ensure(is_loaded=segment.has_indexes)
         return segment.offset_index
 
     def last_batches(self, segment: ClosedSegment) -> LastBatches:
-        """Return the `LastBatches` of a segment; raises ColdRead if they were not read yet."""
+        """Return the `LastBatches` of a segment.
+
+        Raises ColdRead if they were not read yet and this source must not block.
+        """
         self._ensure(is_loaded=segment.loaded_last_batches is not None)
         return segment.last_batches
 
@@ -141,12 +147,18 @@ class SegmentBytes:
             ensure_reaches(closed, offset)
 
     def txn_index(self, segment: Segment) -> TxnIndex:
-        """Return the segment's aborted transactions; raises ColdRead if they are not loaded."""
+        """Return the segment's aborted transactions.
+
+        Raises ColdRead if they are not loaded and this source must not block.
+        """
         self._ensure(is_loaded=segment.has_txn_index)
         return segment.txn_index
 
     def append_times(self, segment: Segment) -> AppendTimes:
-        """Return the append times of a segment's records; raises ColdRead if they aren't loaded."""
+        """Return the append times of a segment's records.
+
+        Raises ColdRead if they are not loaded and this source must not block.
+        """
         self._ensure(is_loaded=segment.has_append_times)
         return segment.append_times
 
@@ -468,8 +480,8 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
     if start <= first.position:
         start = first.position
     else:
-        # If the first batch is longer than the window, the next batches probably are too. Then one
-        # header is enough to find the end.
+        # If the first batch is longer than the window, the next batches are probably long, too.
+        # Then one header is enough to find the end.
         is_long = first.size_bytes > WINDOW_BYTES
         window = source.read(segment, start, start + (HEADER_SIZE if is_long else WINDOW_BYTES))
         if _is_proven(segment, key, window):

@@ -9,7 +9,7 @@ Invariants:
 - A listener runs inside the call that completes the reply. Work that must not run inside that call,
   such as sending a response, goes through `Arrivals`.
 
-Everything here is used only in the event loop's thread.
+All of this module is used only in the event loop's thread.
 """
 
 import asyncio
@@ -130,9 +130,10 @@ class Reply(Generic[T]):
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)` if the reply is done; otherwise a reply that gets this result later.
 
-        `make` may return a reply, too. If the reply that `map` returned is canceled before `make`
-        is called, the task of this reply is canceled; later, the task of the reply that `make`
-        returned. The watch of this reply's task also measures the call of `make`.
+        `make` may return a reply, too. If the reply that `map` returned is canceled before the call
+        of `make`, the task of this reply is canceled. If it is canceled afterwards, the task of the
+        reply that `make` returned is canceled. The watch of this reply's task also measures the
+        call of `make`.
         """
         if self.is_done:
             return make(self.value)

@@ -2,8 +2,8 @@
 
 A key is used only with the algorithms of its own type, even if the token's header names another
 algorithm. Symmetric keys (`oct`) and the algorithm `none` are refused. PyJWT parses keys and
-verifies signatures. Claims are checked here, because PyJWT would compare times with the machine's
-clock instead of the broker's clock.
+verifies signatures. This module checks the claims itself, because PyJWT would compare times with
+the machine's clock instead of the broker's clock.
 
 Keys come from a file, which is reread when it changes, or from a URL. Tokens are checked in
 threads, because reading a file or a URL may block.
@@ -180,7 +180,7 @@ def _check_times(claims: Mapping[str, object], rules: TokenRules, now_ms: int) -
 
 
 def _check_scope(scope: object) -> None:
-    """Refuse a token with a scope that Kafka can't read. Other scopes have no effect here."""
+    """Refuse a token with a scope that Kafka can't read. Other scopes have no effect."""
     if isinstance(scope, str):
         scope = [scope]
     names = [_trimmed(each) for each in scope] if isinstance(scope, list) else []

@@ -8,7 +8,7 @@ woken when the woken fetch leaves the queue, or when it has read and more record
 fetches were woken for a single new record, all but one would be woken in vain. If a woken fetch is
 busy with another partition, the next fetch is woken at once.
 
-Used only in the event loop's thread. Nothing here blocks.
+This module is used only in the event loop's thread, and never blocks it.
 """
 
 from collections.abc import Callable, Sequence

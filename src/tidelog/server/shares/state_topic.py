@@ -139,8 +139,8 @@ def combined(
 
     Args:
         before: States before the update, by offset, without overlap.
-        later: States in the update, by offset, without overlap. For the same offset, a state here
-            replaces a state in `before`.
+        later: States in the update, by offset, without overlap. For the same offset, a state in
+            `later` replaces a state in `before`.
         start: Start offset. States below it are dropped.
     """
     return _joined(_clipped(_laid_over(before, later), start))
@@ -391,7 +391,8 @@ class ShareReplay:
 
 LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 
-# If a partition's log has more records than this number, the log start is moved.
+# If a partition's log has more offsets than this number, the log start is moved to the oldest
+# snapshot in use.
 USELESS_MAX: Final = 10_000
 
 # A partition's log start is checked this many times while `USELESS_MAX` records are written.

@@ -3,7 +3,7 @@
 A decided transaction is always completed: a marker that can't be written is retried, and the next
 start of the broker resumes incomplete transactions. In two cases a partition needs no marker: its
 topic is deleted, or a later epoch of the producer or coordinator has written to the partition, so
-that the transaction is no longer open there.
+that the transaction is no longer open in this partition.
 
 Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
 KIP-1228.
@@ -48,8 +48,8 @@ _DONE: Final = _LATER_ONE | {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITIO
 class TransactionCompleter:
     """Completes decided transactions. Used only in the event loop's thread.
 
-    It has `PartitionMarkers` write a transaction's markers, repeats those that could not be
-    written, and then writes the completion to the coordinator's log.
+    It writes a transaction's markers by `PartitionMarkers`, and retries each marker that could not
+    be written. After all markers, it writes the completion to the coordinator's log.
     """
 
     def __init__(

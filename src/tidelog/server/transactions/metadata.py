@@ -59,8 +59,8 @@ _ENDED: Final = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
 
-# States that may precede each state. Fencing a producer and aborting its transaction are one
-# transition here, so no state precedes PREPARE_EPOCH_FENCE.
+# States that may precede each state. This broker fences a producer and aborts the producer's
+# transaction in one transition, so no state precedes PREPARE_EPOCH_FENCE.
 _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.EMPTY: _ENDED,
     TransactionState.ONGOING: _ENDED | {TransactionState.ONGOING},
