@@ -75,7 +75,7 @@ READ_OPTIONS: Final = {
     "splitBytes": "maximum number of log bytes that a task reads, approximately",
     "pushdown": "false: Spark applies all filters, even if the session pushes them down",
     "isolation": "read_uncommitted or read_committed",
-    "kafka.isolation.level": "name of the option isolation in Spark's Kafka connector",
+    "kafka.isolation.level": "the option isolation, under its name in Spark's Kafka connector",
     "failOnDataLoss": "true: requested offsets that no longer exist are an error, also if a segment"
     " is missing in the middle of the log",
     "zoneCache": "folder on the driver for zone maps of segments that have none, such as segments"

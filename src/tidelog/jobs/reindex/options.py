@@ -33,8 +33,8 @@ class ReindexOptions(TypedDict, total=False):
         str | None,
         Option(
             "Folder for zone maps. Default: the directory of the logs. A directory of another"
-            " program (such as Kafka) or in an object store is never changed, so a build needs this"
-            " folder.",
+            " program (such as Kafka) or in an object store is never changed, so zone maps for such"
+            " a directory need this folder.",
             "--zone-cache",
             metavar="DIR",
         ),
