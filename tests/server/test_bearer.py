@@ -21,6 +21,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.secured import ROUND_TRIPS, Key, create_topic
 from tests.worlds.clients.tokens import LIFE_S, BearerKey, bearer, claims, now_s
 from tests.worlds.clocks import AheadClock
+from tests.worlds.kafka.broker import free_port
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
@@ -309,6 +310,22 @@ def test_unencrypted_key_urls_bypass_proxies(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with serving() as site:
+        assert names(KeyUrl(Env(), site.url, REFRESH_MS)) == ["old"]
+
+
+def test_encrypted_key_urls_go_through_the_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(authority.issue("keys")) as site:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{free_port()}")
+        with pytest.raises(ConfigError, match="refused"):
+            KeyUrl(Env(), site.url, REFRESH_MS)
+        assert site.asked == 0
+        monkeypatch.delenv("https_proxy")
         assert names(KeyUrl(Env(), site.url, REFRESH_MS)) == ["old"]
 
 
