@@ -3,7 +3,7 @@
 Until the kernels are loaded, plain Python does the work. Loading compiled code takes half a second.
 If there is no compiled code, another process compiles the kernels, because a compiling thread
 blocks all other threads for seconds. A loading thread also blocks other threads while it holds the
-GIL, so three measures keep these times short:
+GIL. Three measures reduce the time for which it holds the GIL without a break:
 - Shared libraries are loaded by dlopen, without the GIL, before Python needs them. If Python itself
   loaded LLVM's library, all threads would stop for 40 ms or more while the library is relocated.
 - The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards.

@@ -76,8 +76,8 @@ def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
         ClusterFailure: The broker can't be reached.
     """
     ends = _ends(leader, node_id, copies)
-    # The ends of the leader's epochs are requested first, and its log starts second. So if an epoch
-    # ends at or below the log start, the leader has deleted all records of this epoch.
+    # The ends of the leader's epochs are requested before the leader's log start offsets. So if an
+    # epoch ends at or below the log start, the leader has deleted all records of this epoch.
     starts = _offsets(leader, node_id, _going(copies), EARLIEST_TIMESTAMP)
     tops = _offsets(leader, node_id, _going(copies), LATEST_TIMESTAMP)
     parted: dict[TopicPartition, int] = {}

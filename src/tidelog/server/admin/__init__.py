@@ -1,1 +1,1 @@
-"""Cluster metadata, described settings, quotas, and Kafka's rules for topics."""
+"""Stored cluster metadata, settings (display and changes), quotas, and Kafka's rules for topics."""

@@ -1,8 +1,8 @@
 """Changes of the settings of one topic, broker or group: SET, DELETE, APPEND and SUBTRACT.
 
-This module computes the new overrides (texts of settings that are set) from the old overrides,
-without input or output. The resource (`api/configs.py`) defines which settings exist and which
-values they accept.
+This module computes the new overrides from the old overrides, without input or output. Overrides
+are the texts of the settings that were set explicitly. The resource (`api/configs.py`) defines
+which settings exist and which values they accept.
 
 Source: KIP-133, KIP-339; Kafka 4.3's ConfigurationControlManager.
 """
@@ -140,6 +140,6 @@ def _changed_list(change: ConfigChange, text: str) -> str:
 
 
 def _items(text: str) -> list[str]:
-    """Split a list as Java does, without trailing empty items. An empty text is one empty item."""
+    """Split a list as Java does: without trailing empty items, but an empty text is one item."""
     stripped = text.rstrip(",")
     return [] if text and not stripped else stripped.split(",")

@@ -68,8 +68,8 @@ class DurableState(Generic[State]):
         Args:
             path: Path of the file, for errors.
             name: Name of the state, for errors.
-            read: Reads the file; raises OSError.
-            write: Stores a state durably, in a thread; raises OSError.
+            read: Reads the file; raises OSError if that fails.
+            write: Stores a state durably, in a thread; raises OSError if that fails.
             work: Threads for writing.
             begin: Starts a change as a task. The directory is not closed before the change ends.
 
@@ -82,7 +82,7 @@ class DurableState(Generic[State]):
         self._work = work
         self._begin = begin
         self._changing = asyncio.Lock()
-        # Whether the file certainly has the content `state`. False after a failed write: the
+        # Whether it is certain that the file contains `state`. False after a failed write: the
         # written bytes may still have reached the disk.
         self._is_certain = True
         self.apply: Callable[[State], Awaitable[None]] | None = None

@@ -1,15 +1,15 @@
-"""Client quotas: the quota of a client, its use, throttle times, and the rules for changes.
+"""Client quotas: the quota of a client, its usage, throttle times, and the rules for changes.
 
 - Choice: a client gets the first of these quotas that exists: (1) the quota of its user and client
   id, (2) the quota of its user, (3) the quota of the default user and its client id, (4) the quota
   of the default user, (5) the quota of its client id. If (1), (3) or (5) does not exist for the
   client's own id, the quota of the default client id takes its place. The quota's entity is a user,
-  a client id or a pair of both. All connections of one user, client id or pair share one use, even
-  if their quota is a default quota.
-- Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
+  a client id or a pair of both. All connections of one user, client id or pair share one usage
+  count, even if their quota is a default quota.
+- Usage is measured per second, over the last `WINDOWS` windows. A window starts with the first use
   after the end of the previous window. A new client has fewer windows; the missing windows count as
   empty, so the client may start with a burst.
-- Throttle time: the time until the use is within the quota again, if nothing more is used.
+- Throttle time: the time until the usage is within the quota again, if nothing more is used.
 
 This module does no input or output: `metadata_log` stores the quotas, and `net/connection.py` mutes
 the connections.
@@ -45,7 +45,7 @@ class Quota(NamedTuple):
     Attributes:
         user: User whose connections share the quota; None for connections of all users.
         client_id: Client id whose connections share the quota; None for all client ids.
-        per_second: Allowed use per second.
+        per_second: Allowed usage per second.
     """
 
     user: str | None
@@ -93,12 +93,12 @@ def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None,
 WINDOWS: Final = 11
 WINDOW_MS: Final = 1000
 
-# If a client uses nothing for this time, its measured use is 0 again.
+# If a client uses nothing for this time, its measured usage is 0 again.
 FORGOTTEN_MS: Final = WINDOWS * WINDOW_MS
 
 
 class Window:
-    """Use in one window, which starts at `start_ms`."""
+    """Usage in one window, which starts at `start_ms`."""
 
     __slots__ = ("last_ms", "start_ms", "used")
 
@@ -113,7 +113,7 @@ class Window:
 
 
 class Rate:
-    """Use of one client, or of all clients that share a quota."""
+    """Usage by one client, or by all clients that share a quota."""
 
     __slots__ = ("_at", "_windows")
 
@@ -127,7 +127,7 @@ class Rate:
         return self._windows[self._at].last_ms
 
     def record(self, used: float, now_ms: int) -> None:
-        """Count a use. A negative value undoes a use that was counted with the same `now_ms`."""
+        """Count usage. A negative value undoes usage that was counted with the same `now_ms`."""
         window = self._current(now_ms)
         if now_ms - window.start_ms >= WINDOW_MS:
             window = self._next(now_ms)
@@ -175,21 +175,22 @@ class Rate:
 PRODUCED: Final = "producer_byte_rate"
 FETCHED: Final = "consumer_byte_rate"
 
-# The quota is a percentage of one thread's time: of the event loop's thread.
+# The quota is a percentage of the time of one thread, the event loop's thread.
 REQUESTS: Final = "request_percentage"
 
 # Quotas that are enforced, in the order in which Kafka lists the quotas of an entity.
 KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 
-# Maximum number of remembered uses for each kind of quota. The maximum limits memory, because
-# clients choose their ids freely. If it is exceeded, the least recently charged use is removed.
+# Maximum number of clients whose usage is remembered, for each kind of quota. The maximum limits
+# memory, because clients choose their ids freely. If it is exceeded, the client that was charged
+# least recently is removed.
 RATES_MAX: Final = 100_000
 
 _ClientKey: TypeAlias = tuple[str | None, str | None]
 
 
 def _client_key(limit: Quota) -> _ClientKey:
-    """Return the key for counting the use of a quota. Long names are shortened to save memory."""
+    """Return the key for counting the usage of a quota. Long names are shortened to save memory."""
     user, client_id = limit.user, limit.client_id
     return (
         None if user is None else short_key(user),
@@ -198,13 +199,13 @@ def _client_key(limit: Quota) -> _ClientKey:
 
 
 class _Uses:
-    """Uses charged to one kind of quota, by key, in the order of the last use."""
+    """Usage charged to one kind of quota, by key, in the order of the last charge."""
 
     def __init__(self) -> None:
         self._rates: dict[_ClientKey, Rate] = {}
 
     def charge(self, limit: Quota, used: float, now_ms: int) -> int:
-        """Count a use; return the throttle time in ms, or 0 if the use is within the quota."""
+        """Count usage; return the throttle time in ms, or 0 if the usage is within the quota."""
         key = _client_key(limit)
         rate = self._rates.pop(key, None) or Rate()
         self._rates[key] = rate
@@ -213,14 +214,14 @@ class _Uses:
         return min(rate.throttle_ms(limit.per_second, now_ms), INT32_MAX)
 
     def take_back(self, limit: Quota, used: float, now_ms: int) -> None:
-        """Undo a use that was counted with the same `now_ms`."""
+        """Undo usage that was counted with the same `now_ms`."""
         self._rates[_client_key(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
         """Remove at most two old or surplus entries.
 
-        Because of this limit, each call is fast. As each new use adds only one entry, the number of
-        entries still falls.
+        Because of this limit, each call is fast. The number of entries still falls, because each
+        charge adds at most one entry.
         """
         for _ in range(2):
             key, rate = next(iter(self._rates.items()))
@@ -235,7 +236,7 @@ class _Uses:
 
 
 class QuotaManager:
-    """Use of clients with quotas. Used only in the event loop's thread."""
+    """Usage of all clients with quotas. Used only in the event loop's thread."""
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
@@ -244,7 +245,7 @@ class QuotaManager:
         self._uses = {kind: _Uses() for kind in KINDS}
 
     def use(self, quotas: "Quotas") -> bool:
-        """Replace the quotas; return whether any new quota is of one of `KINDS`."""
+        """Replace the quotas; return whether any of the new quotas is of a kind in `KINDS`."""
         self._limits = {kind: Limits(quotas, kind) for kind in KINDS}
         self._by_client.clear()
         return any(self._limits.values())
@@ -269,13 +270,13 @@ class QuotaManager:
         return limit
 
     def charge(self, kind: str, limit: Quota, used: float) -> int:
-        """Charge a use to a quota; return the throttle time in ms."""
+        """Charge usage to a quota; return the throttle time in ms."""
         return self._uses[kind].charge(limit, used, self._clock.monotonic_ms())
 
     def charge_or_throttle(self, kind: str, limit: Quota, used: float) -> int:
-        """Charge a use and return 0, unless the use exceeds the quota.
+        """Charge usage and return 0, unless the usage would exceed the quota.
 
-        If the use exceeds the quota, charge nothing and return the throttle time in ms.
+        If it would exceed the quota, charge nothing and return the throttle time in ms.
         """
         now_ms = self._clock.monotonic_ms()
         throttle_ms = self._uses[kind].charge(limit, used, now_ms)
@@ -285,7 +286,7 @@ class QuotaManager:
 
 
 def most_at_once(limit: Quota) -> int:
-    """Return how much a client without earlier use may use at once without a throttle time.
+    """Return how much a client without earlier usage may use at once without being throttled.
 
     The result is at most `INT32_MAX`.
     """
@@ -326,7 +327,7 @@ def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
 def parts_of(alteration: QuotaAlteration) -> dict[str, str | None]:
     """Return the names in the entity to change, by entity type.
 
-    If a type occurs twice, its last name is used.
+    If a type occurs twice, the name in its last occurrence is used.
     """
     return {part.entity_type: part.entity_name for part in alteration.entity}
 
@@ -396,7 +397,7 @@ class QuotaFilter:
     """Filter for entities.
 
     Attributes:
-        exact: Maps a type to the name that an entity must have; None for the default.
+        exact: Maps a type to the name that an entity must have; None stands for the default.
         any_name: Types that an entity must have, with any name.
         is_strict: Whether an entity must have no other types. A strict filter without types
             matches no entity.

@@ -255,7 +255,7 @@ def _write(
 
 @cache
 def _response_of(key: int) -> type[Response]:
-    """Return the class of an API's response. It is cached, because each request looks it up."""
+    """Return the class of an API's response. Results are cached, as each request needs one."""
     return BY_KEY[key].response
 
 

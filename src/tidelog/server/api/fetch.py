@@ -106,7 +106,7 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
 def _max_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
     """Return the maximum total size in bytes of the records of all partitions.
 
-    A consumer's quota also limits this size. A follower has no such limit.
+    A consumer's quota also limits this size. The quota does not apply to followers (`is_copy`).
     """
     max_bytes = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:

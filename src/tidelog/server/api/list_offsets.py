@@ -249,13 +249,13 @@ def _partition_response(number: int, row: Row) -> PartitionResponse:
 async def _old_style(
     node: Node, log: Log, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
-    """Return the log end and the start offsets of segments, largest first, as many as requested.
+    """Return the log end and the start offsets of segments, largest first.
 
     Each offset has a time: for a segment's start offset, the modification time of the segment's
     file; for the log end, the present time. The result begins with the largest offset whose time is
     at or before the requested time, and is empty if there is no such offset. The special time
     EARLIEST_TIMESTAMP selects only the smallest offset; LATEST_TIMESTAMP selects all offsets.
-    Offsets above `end` are replaced by `end`.
+    Offsets above `end` are replaced by `end`. The request limits the number of offsets.
     """
     number = lookup.partition_index
     try:

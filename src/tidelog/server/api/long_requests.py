@@ -214,9 +214,9 @@ class Part(NamedTuple):
 
     Attributes:
         message: The request with some of its elements.
-        joins: Number of nested elements, counted from the outermost list, that the previous part
-            began and this part continues. 0 if this part begins with a new element of the outermost
-            list.
+        joins: Number of levels of nesting, counted from the outermost list, at which this part
+            continues the last element of the previous part. 0 if this part begins with a new
+            element of the outermost list.
     """
 
     message: "DataclassInstance"

@@ -329,8 +329,8 @@ def guard_consumer_group_heartbeat(
 ) -> Guarded[ConsumerGroupHeartbeatRequest]:
     """Require READ on the group and DESCRIBE on each named topic.
 
-    The topics of a regular expression are not checked here, because the expression is applied only
-    to topics that the client may describe.
+    The guard does not check the topics that a regular expression matches, because the expression is
+    applied only to topics that the client may describe.
     """
     return _guard_heartbeat(access, request, ConsumerGroupHeartbeatResponse)
 

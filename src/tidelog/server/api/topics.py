@@ -422,9 +422,10 @@ def _absent_of(
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
     """Return the missing topics that the client is not authorized to delete, and the other entries.
 
-    The missing topics are refused here and not passed to the handler. If the handler looked up such
-    a topic again, it could find a topic that was created after this check, and would delete this
-    topic without authorization. If deletion is disabled, the handler reports this for all topics.
+    The guard refuses these missing topics and does not pass them to the handler. If the handler
+    looked up such a topic again, it could find a topic that was created after this check, and would
+    delete this topic without authorization. If deletion is disabled, the handler reports this for
+    all topics.
     """
     absent: dict[str, None] = {}
     others = []

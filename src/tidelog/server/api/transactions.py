@@ -110,7 +110,7 @@ class PartContext(RequestContext):
 async def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to transactions, or check whether they were added, if brokers request this."""
+    """Add partitions to transactions, or with `verify_only` check whether they were added."""
     if context.version >= BATCHED_FIRST_VERSION:
         results = [
             AddPartitionsToTxnResult(

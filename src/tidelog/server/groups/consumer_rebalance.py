@@ -361,7 +361,7 @@ def _owns(owned: Owned | None, revoked: Assigned) -> bool:
 
 
 def _without_unsubscribed(assignment: MemberAssignment, step: Step) -> MemberAssignment:
-    """Revoke topics that the member no longer reads, without waiting for a new target."""
+    """Revoke partitions of topics that the member no longer reads, even without a new target."""
     unsubscribed = {
         topic: part for topic, part in assignment.assigned.items() if topic not in step.topic_ids
     }

@@ -1,7 +1,7 @@
 """One update of a consumer or share group: planned, written to the log, then applied.
 
 A `GroupUpdate` collects the changes of a request. The group stays unchanged until the records of
-these changes are accepted; then all changes apply at once. The response is sent when the records
+these changes are accepted; then all changes apply together. The response is sent when the records
 are durable. Ids, hashes and partition counts of topics are cached, at most until the topic list
 changes. `consumer_rebalance` moves consumer group members towards their target.
 

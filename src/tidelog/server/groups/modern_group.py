@@ -267,8 +267,8 @@ class ModernGroup(Generic[AssignmentT]):
         """Return the number of members per topic name after one member's subscription changes.
 
         Args:
-            previous: Subscription before the change: the member's own, or that of the static member
-                that the member replaces. None for a new member.
+            previous: Subscription before the change. If the member replaces a static member, this
+                is the replaced member's subscription. None for a new member.
             new: Subscription after the change; None if the member leaves.
         """
         counts = Counter(self._names)

@@ -1,10 +1,10 @@
 """Records of consumer and share groups in `__consumer_offsets`: encoding, decoding, effect.
 
 Each record is a change of a group. The change is applied when it is written and when it is
-replayed. Five kinds exist in both protocols under different numbers (`RecordSet`). Each protocol
-has its own encoding of subscriptions and current assignments. Only consumer groups have records of
-regular expressions, and only share groups have records of initialized topics. Records of classic
-groups and of offsets are in `records`.
+replayed. Five kinds of records exist for consumer groups and for share groups, under different
+numbers (`RecordSet`). Subscriptions and current assignments have different encodings for these two
+types of groups. Only consumer groups have records of regular expressions, and only share groups
+have records of initialized topics. Records of classic groups and of offsets are in `records`.
 
 Source: Kafka 4.3's records in that topic; KIP-848, KIP-932.
 """

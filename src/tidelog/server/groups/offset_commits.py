@@ -258,8 +258,8 @@ class Commits:
 
         The record that deletes a partition's offset also removes the partition's pending offsets.
         So while a transaction has a pending offset for a new topic of the same name, the deleted
-        topic's offset is kept. The caller tries again after the transaction has ended, because the
-        transaction's commit may replace the deleted topic's offset.
+        topic's offset is kept. After the transaction has ended, the caller tries again. By then the
+        transaction's commit may have replaced the deleted topic's offset.
 
         Args:
             group: Group to remove offsets from.

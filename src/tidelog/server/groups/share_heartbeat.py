@@ -140,7 +140,7 @@ class ShareHeartbeats:
         return result_after(self._updates.write(update), result)
 
     def _open(self, group_id: str, *, joins: bool) -> ShareGroup:
-        """Return the group. A joining member creates it.
+        """Return the group. If the member joins, a missing group is created.
 
         Raises:
             Refusal: There is no such group, or it has another type.

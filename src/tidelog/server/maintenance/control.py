@@ -51,8 +51,8 @@ class Control:
         self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
         self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
         self._is_stopping = False
-        # Running requests, including those whose client has disconnected, because the request's
-        # thread still needs the event loop.
+        # Running requests. A request whose client has disconnected is kept, too, because the
+        # request's thread still needs the event loop.
         self._running: set[asyncio.Task[None]] = set()
         self.verbs: Mapping[str, _Verb] = {
             "status": self._status,
@@ -209,7 +209,7 @@ class Control:
                 self._show(topics)
 
     async def _tier(self, arguments: Mapping[str, object]) -> _Result:
-        """Tier one partition: copy, delete and remove segments; see docs/tiers.md."""
+        """Copy a partition's segments to its tier, and delete segments; see docs/tiers.md."""
         from tidelog.control.verbs import read_tier_arguments, run_tier
 
         name, options = read_tier_arguments(arguments, self._on_copied)

@@ -237,8 +237,8 @@ IDLE_CHECK_MS: Final = 1000
 # for memory, a client in the middle of sending a request is disconnected if it sends nothing for
 # `STALLED_MS`, or if the request takes longer than `SENDING_MS`. While the memory bound is reached,
 # a client may be disconnected if it reads nothing of its response for `STALLED_MS`, or if reading
-# takes longer than `SENDING_MS`. With TLS the broker sees only the end of a response being read, so
-# a client may then read nothing for `SENDING_MS`.
+# takes longer than `SENDING_MS`. With TLS the broker notices only when a client has read a whole
+# response, so such a client may read nothing for `SENDING_MS`.
 STALLED_MS: Final = 5000
 
 SENDING_MS: Final = 30_000

@@ -84,7 +84,7 @@ class Listener:
             self._loop.add_reader(each, self._accept, each)
 
     def is_serving(self) -> bool:
-        """Whether it is listening."""
+        """Whether the sockets are listening."""
         return bool(self._sockets)
 
     def close(self) -> None:

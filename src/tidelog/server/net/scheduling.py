@@ -26,8 +26,8 @@ TURN_REQUESTS: Final = 16
 
 TURN_NS: Final = 1_000_000
 
-# Maximum time in ns for turns of queued connections in one loop iteration. Then the loop first
-# polls for new events.
+# Maximum time in ns for turns of queued connections in one loop iteration. After this time the loop
+# polls for new events before it gives further turns.
 QUEUE_NS: Final = 4_000_000
 
 

@@ -1,9 +1,10 @@
 """Sends a connection's bytes and file regions: by sendfile, through a thread, or by the transport.
 
-Bytes are sent by the socket itself, not by the transport. The event loop reports when the socket
-accepts more. Regions in the page cache are sent by sendfile without a copy. A thread reads other
-regions in chunks. With TLS or without sendfile, all bytes go through the transport, and each file
-region is given to the transport in chunks until the transport pauses the queue.
+Without TLS, and if the system has sendfile, bytes are sent by the socket itself, not by the
+transport. The event loop reports when the socket accepts more. Regions in the page cache are sent
+by sendfile without a copy. A thread reads other regions in chunks. In all other cases, all bytes go
+through the transport, and each file region is given to the transport in chunks until the transport
+pauses the queue.
 """
 
 import asyncio

@@ -184,7 +184,7 @@ class SessionRequest:
 
     @property
     def is_full(self) -> bool:
-        """Whether the request names all its partitions."""
+        """Whether the request names all partitions to read, and not only changes."""
         return self.epoch in (FIRST_EPOCH, LAST_EPOCH)
 
     @property

@@ -117,7 +117,7 @@ class Reply(Generic[T]):
             self._listeners.append(listener)
 
     def then(self, listener: Callable[[T], None]) -> None:
-        """Call `listener` with the value once it is known; never call it if the reply fails."""
+        """Call `listener` with the value once it is known. If the reply fails, do not call it."""
         if self._value is not None:
             listener(self._value[0])
         elif self._error is None:

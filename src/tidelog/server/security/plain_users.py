@@ -111,8 +111,8 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
         if user.strip() in users:
             raise ConfigError(name, None, f"line {number}: duplicate user")
         users[user.strip()] = _parse_password(secret.strip(), name, number, salt)
-    # Every check computes the largest number of iterations of any user, so that a fast response
-    # does not reveal an unknown name.
+    # Every check computes as many iterations as the hash with the most iterations needs, so that a
+    # fast response does not reveal an unknown name.
     slowest = max((stored.iterations for stored in users.values()), default=ITERATIONS)
     return PlainUsers(users, hashed("", salt, slowest))
 
