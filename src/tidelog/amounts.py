@@ -26,8 +26,8 @@ def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) ->
 
     Args:
         seconds: The duration.
-        rounded: The rounding function: `round`, or `math.ceil` to round up a positive duration of 1
-            s or more.
+        rounded: The rounding function: `round`, or `math.ceil`, which rounds up positive durations
+            of 1 s or more.
     """
     if seconds < 0:
         return f"-{duration_text(-seconds)}"
@@ -87,8 +87,8 @@ def rate_text(number: float, seconds: float, unit: str = "records") -> str:
 def share_text(share: float) -> str:
     """Format a share from 0 to 1 in percent: `0.12%`, `34%`, `99.9988%`.
 
-    The text has two significant digits of the share or, for a share above 50 %, of 100 % minus the
-    share.
+    A share up to 50 % is rounded to two significant digits. A larger share is rounded so that its
+    difference from 100 % has two significant digits.
     """
     percent = share * 100
     distance = min(abs(percent), abs(100 - percent))

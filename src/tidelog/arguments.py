@@ -47,7 +47,7 @@ Target = TypeVar("Target", bound=Callable[..., object])
 
 
 class Inexact(StrEnum):
-    """Ways to handle a table as of a time if some of its records no longer exist."""
+    """Ways to read a table as of a time if some of the table's records no longer exist."""
 
     REFUSE = "refuse"
     MARK = "mark"
@@ -127,10 +127,10 @@ def word_of(member: Enum) -> str:
 def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
     """Return a decorator that converts and checks the arguments of functions or methods.
 
-    `choice` converts choices, paths become text, and a parameter whose name is a key of `READERS`
-    is converted by the function there. Arguments annotated as text, numbers, flags, partitions or
-    settings must have that type. Most other annotations are not checked, which keeps calls fast. If
-    a parameter's default is None, None is accepted and passed on.
+    `choice` converts choices, and paths become text. For some names of parameters, `READERS` has
+    the function that converts the argument. Arguments annotated as text, numbers, flags, partitions
+    or settings must have that type. Most other annotations are not checked, which keeps calls fast.
+    If a parameter's default is None, None is accepted and passed on.
 
     Args:
         more: Enums of further parameters, by parameter name, in addition to `CHOICES`.
@@ -517,7 +517,7 @@ def _as_setting(key: object, value: object) -> object:
         return str(value)
     if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
         return ",".join(value)
-    raise ConfigError(key, repr(value)[:60], "text, a number, a flag, or a list of texts")
+    raise ConfigError(key, repr(value)[:60], "must be text, a number, a flag, or a list of texts")
 
 
 def _as_records(argument: object, name: str) -> object:

@@ -400,9 +400,10 @@ class Directory(FrontDoor):
     ) -> "dict[int, AppendResult]":
         """Append a table; return the last result of each partition that received rows.
 
-        Rows keep their order within a partition. A table may need several appends. Each append
-        writes batches of at most 1 MiB and at most `segment.bytes` in total, or one batch of more
-        than 1 MiB. After a failed append, the rows of earlier appends stay in the log.
+        Rows keep their order within a partition. A table may need several appends. The batches of
+        one append have at most 1 MiB, and at most `segment.bytes`, in total. A batch of more than 1
+        MiB is an append of its own. After a failed append, the rows of earlier appends stay in the
+        log.
 
         Args:
             topic: Name of the topic.

@@ -184,8 +184,8 @@ class InvalidTime(InvalidRequest, ValueError):
 class RecordError:
     """Refused record: its index, from 0, and the broken rule.
 
-    The index counts the records of the batch. If the caller passed records instead of a batch, it
-    counts the records of the call.
+    The index is the record's position in the batch. If the caller passed records instead of a
+    batch, the index is the record's position among the records of the call.
     """
 
     index: int
@@ -196,7 +196,7 @@ class RefusedRecords(RequestError):
     """Rules of the format or of the topic refuse records. No record of the append was accepted.
 
     Attributes:
-        record_errors: The refused records, if single records were refused.
+        record_errors: The refused records; empty if a batch or an append was refused as a whole.
     """
 
     def __init__(self, reason: str, *, record_errors: tuple[RecordError, ...] = ()) -> None:
@@ -417,7 +417,7 @@ class UnsupportedVersion(TidelogError):
     """A file or message has a version that this release does not know.
 
     Attributes:
-        reason: What has which version, and which versions this release reads.
+        reason: The item and its version, and the versions that this release reads.
         path: The file; None for a message, and until storage code adds it.
     """
 

@@ -112,7 +112,7 @@ class FrontDoor(Closing):
                 is deleted.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
             NotAuthorized, ClusterFailure: The cluster refuses the request, or can't be reached.
-            Unless stated otherwise here, records of some partitions may have been deleted before
+            Unless stated otherwise above, records of some partitions may have been deleted before
             the error.
         """
 
@@ -137,7 +137,7 @@ class FrontDoor(Closing):
     ) -> dict[TopicPartition, TimeMatch]:
         """Search like `offsets_for_times`, but without a warning.
 
-        The result also has the number of records whose append time is unknown.
+        The result has the number of records whose append time is unknown, even without a match.
         """
 
     @abstractmethod
@@ -571,7 +571,7 @@ class FrontDoor(Closing):
             InvalidTime, InvalidRequest: An argument is invalid as for `table`, or `after` is
                 earlier than `before`.
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
-                Raised here only if a key is given.
+                This method raises them only if a key is given.
         """
         from tidelog.keyed import Diff
 

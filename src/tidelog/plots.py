@@ -8,7 +8,8 @@ the screen's width. Small panels are drawn once.
 Colors are placeholders that become CSS variables of the page, so one picture serves the light and
 the dark scheme. Texts in a picture are SVG text in the page's font, not shapes. A picture has no
 script, no link and no metadata. Values can be read without pointing at the plot: the largest and
-the last value are written at their points, and a table below has all values.
+the last value are written at their points, and a table below has at most `VALUES_MAX` rows of
+values.
 
 Invariants: steps without a finite value stay empty, and no line crosses them. If fewer than three
 steps have values, a sentence replaces the plot. All texts are escaped.

@@ -348,7 +348,7 @@ def check_unread(shell: Shell) -> None:
     assert row["unread_by_group"] == unread
     code, out = shell.run("delete-records flights:0 --offset 1")
     assert code == ExitCode.OK
-    assert out.startswith("dry run: would delete 1 offset, at most as many records; --yes")
+    assert out.startswith("dry run: would delete 1 offset (at most 1 record); --yes")
     assert "new at most 1" in shell.err
     assert "behind" not in shell.err
     for line in ("lag behnd", "groups describe behnd", "rewind --group behnd --to earliest"):
@@ -371,7 +371,7 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
     assert shell.err.splitlines()[:2] == [verdict, f"note: {newest}"]
     assert shell.run(before)[1].startswith(f"{verdict}\n")
     whole = shell.run("delete-records flights:0 --offset 4")[1]
-    amount = "4 records" if shell.knows_counts else "4 offsets, at most as many records"
+    amount = "4 records" if shell.knows_counts else "4 offsets (at most 4 records)"
     assert whole.startswith(f"dry run: would delete {amount}, all records of flights; --yes")
     assert shell.rows("offsets flights --at earliest")[0]["offset"] == 0
     assert shell.rows(f"{before} --yes")[0]["new_start"] == 2
@@ -462,7 +462,7 @@ def test_a_dry_run_counts_earlier_records_that_stay(tmp_path: Path) -> None:
     cli.ok("create", "flights", "--config", "retention.ms=-1")
     cli.append(at(DAY_MS), at(3 * DAY_MS), at(DAY_MS), at(4 * DAY_MS), at(DAY_MS))
     line = ("delete-records", "flights", "--before", "1970-01-03Z")
-    assert "note: 2 records before 1970-01-03Z stay, after a record of this time or later" in (
+    assert "note: 2 records before 1970-01-03Z stay, because they follow a record of this time or later" in (
         cli.ok(*line).err.splitlines()
     )
     assert " stay" not in cli.ok(*line, "--clock", "append", "--untimed").err
@@ -477,7 +477,7 @@ def test_damaged_records_are_deleted_without_a_count(tmp_path: Path) -> None:
     damaged[-1] ^= 1
     file.write_bytes(damaged)
     result = cli.ok("delete-records", "flights:0", "--offset", "3")
-    assert result.out.startswith("dry run: would delete 3 offsets, at most as many records; --yes")
+    assert result.out.startswith("dry run: would delete 3 offsets (at most 3 records); --yes")
 
 
 def test_records_without_an_append_time_are_not_deleted_by_one(tmp_path: Path) -> None:

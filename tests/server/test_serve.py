@@ -240,7 +240,7 @@ def test_stderr_has_one_object_per_line(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=TIMEOUT_S)
     lines = [json.loads(line) for line in told.splitlines()]
-    assert "process.roles: has no effect here" in [line["message"] for line in lines]
+    assert "process.roles: has no effect in tidelog" in [line["message"] for line in lines]
     (pages,) = [line["address"] for line in lines if "address" in line]
     assert re.fullmatch(r"127\.0\.0\.1:[1-9][0-9]*", pages)
     code, told = refused(*options, "--set", "num.partitions=two")

@@ -84,7 +84,7 @@ def test_all_errors_are_reported() -> None:
 def test_more_of_kafkas_settings_are_taken_with_a_note(name: str, text: str) -> None:
     config, notes = BrokerConfig.parse({name: text})
     assert config.without_effect == {name: text}
-    assert [str(note) for note in notes] == [f"{name}: has no effect here"]
+    assert [str(note) for note in notes] == [f"{name}: has no effect in tidelog"]
 
 
 @pytest.mark.parametrize("name", ["controller.listener.names", "control.plane.listener.name"])

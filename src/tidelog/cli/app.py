@@ -303,10 +303,10 @@ _NAMED_COMMAND: Final = re.compile("`tidelog ([^`]+)`")
 
 
 def _with_place(arguments: Sequence[str], text: str) -> str:
-    """Complete the commands in a text by options for the place that the arguments name.
+    """Add options for the place that the arguments name to the commands in a text.
 
     Four kinds of commands stay unchanged: commands that already name a place, commands without an
-    option for this place, commands that show help, and the command of the arguments itself.
+    option for this place, commands that show help, and the command that the arguments run.
     """
     if "`tidelog " not in text or not (place := _typed_place(arguments)):
         return text

@@ -56,7 +56,7 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
 
     Args:
         encoding: The form.
-        text_only: Whether all cells are text, as in CSV. If true, a JSON value is a cell of JSON
+        text_only: Whether all cells are text, as in CSV. If true, a JSON value is returned as JSON
             text.
     """
     if encoding is Encoding.BYTES:

@@ -74,8 +74,8 @@ _PLAN_TOPICS: Final = output.columns(
 )
 
 
-# Maximum number of partitions that are named for one reason. If more partitions have the same
-# reason, only their number and their topic are printed.
+# Maximum number of partitions that the line of one reason names. If more partitions have the same
+# reason, the line contains only their number and their topic.
 _NAMES_MAX: Final = 3
 
 
@@ -453,8 +453,8 @@ def erase(  # noqa: PLR0913 - one argument for each option
     shows the files that hold the key; -o json then prints the receipt. A process that has the
     directory open, such as a broker, executes the request itself.
 
-    The tombstone holds the key until compaction or retention removes it. Tables and differences as
-    of earlier times are inexact afterwards.
+    The tombstone contains the key until compaction or retention removes the tombstone. Afterwards,
+    tables as of earlier times, and differences from such tables, are inexact.
 
     Exit code 2: a reachable file still holds the key. Copies that can't be reached are listed.
     """

@@ -94,7 +94,10 @@ def _others_text(counts: "KeyCounts") -> str:
 
 
 def _largest_text(counts: "KeyCounts", order: KeyOrder) -> str:
-    """Return how many keys have half of the bytes or records, or how much the shown keys have."""
+    """Return how many of the first keys have half of the bytes or records, and their total share.
+
+    If all shown keys together have less than half, return the number and the share of these keys.
+    """
     if not counts.keys:
         return "no record has a key" if counts.records else "there are no records"
     is_by_bytes = order is KeyOrder.BYTES

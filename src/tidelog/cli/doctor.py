@@ -82,9 +82,9 @@ def doctor(
 ) -> Verdict:
     """Check a directory for damage and suggest repairs.
 
-    Checks every file of a partition against the others, and changes nothing; objects in tiers are
-    not checked. --repair rebuilds indexes, snapshots, zone maps and checkpoints from a sound log;
-    it never changes records and append times.
+    Checks every file of a partition against the others; objects in tiers are not checked. Changes
+    nothing, unless --repair is given. --repair rebuilds indexes, snapshots, zone maps and
+    checkpoints from a sound log; it never changes records and append times.
 
     Exit code: 0 sound (apart from notes), 1 findings, 2 not everything could be checked.
     """

@@ -303,7 +303,7 @@ def _verdict(
         surroundings.note("stopped by `tidelog standby promote`")
     surroundings.say(
         f"{copied} of {follower.leader_address} copied to {options.data},"
-        f" offsets of {plural(groups, 'group')}"
+        f" with the offsets of {plural(groups, 'group')}"
     )
     return ExitCode.OK
 

@@ -125,7 +125,7 @@ class LiveInput(BufferedReader):
 def live_input(source: BinaryIO) -> BinaryIO:
     """Return a stream as `LiveInput`; a stream without file descriptor is returned unchanged.
 
-    `source` must be unread, because its buffer is not taken over.
+    Nothing may have been read from `source` before, because bytes in its buffer would be lost.
     """
     try:
         return LiveInput(source.fileno())

@@ -303,9 +303,9 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     tables before the beginning and before the end of this day, and so shows what changed on the
     8th.
 
-    If both values begin with the same long text, a table leaves out this text; --wide shows it.
-    With --key, a table has a line for each part of the key's record that has changed. A value that
-    is a JSON object gets a line for each changed field. --wide shows whole records.
+    If both values begin with the same long text, a printed table leaves out this text; --wide shows
+    it. With --key, a printed table has a line for each part of the key's record that has changed. A
+    value that is a JSON object gets a line for each changed field. --wide shows whole records.
     """
     key = None if options.key is None else cells.typed_bytes(options.key, options.key_as)
     before_ms, after_ms = _read_cuts(surroundings, options)

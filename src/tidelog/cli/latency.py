@@ -250,7 +250,7 @@ def _note_lost(surroundings: Surroundings, stats: "ScanStats") -> None:
 
     for one in stats.lost:
         if one.reason == GAP_REASON:
-            surroundings.note(f"{one}; the latencies of these records are missing here")
+            surroundings.note(f"{one}; the result does not include the latencies of these records")
 
 
 HOURS: Final = output.columns(
@@ -289,8 +289,8 @@ _RECORDS: Final = output.columns(
 )
 
 
-# A row of the table by time: start and end in ms, and the latencies, which are empty if the time
-# has no records.
+# A row of the table by time: start and end in ms, and the latencies, which are empty if the span
+# between start and end has no records.
 LatencyRow: TypeAlias = tuple[int, int, LatencyHistogram]
 
 

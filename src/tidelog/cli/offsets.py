@@ -263,7 +263,7 @@ class CountOptions:
     any_time: bool = option(
         "--any-time",
         is_flag=True,
-        help="With --repeated: the create times may differ. Default: they are equal.",
+        help="With --repeated: the create times may differ. Default: they must be equal.",
     )
     order: KeyOrder | None = declared_by(
         one_of(

@@ -562,8 +562,8 @@ targets_argument = click.argument("targets", metavar="[TOPIC[:P]]...", nargs=-1)
 zone_cache_option = click.option(
     "--zone-cache",
     metavar="DIR",
-    help="Directory in which to store zone maps of segments that have none, such as Kafka's."
-    " Default: don't store them.",
+    help="Directory for zone maps of segments that have none, such as segments that Kafka wrote."
+    " Default: these zone maps are not stored.",
 )
 
 compression_option: Final = option_of("compression", str, COMPRESSION)

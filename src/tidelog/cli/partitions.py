@@ -123,10 +123,11 @@ _COLUMNS: Final = output.columns(
 def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) -> None:
     """Delete a topic's records before a time or an offset.
 
-    Moves the log start of each partition. No record at or after the time is deleted; later records
-    with earlier times stay as well. If a record before the new log start has no time on the
-    clock, nothing is deleted, unless --untimed is given. In a cluster, this check fetches the
-    records if the clock is the record clock. A later retention run deletes the files.
+    Moves the log start of each partition. No record at or after the time is deleted. Records that
+    follow such a record stay as well, even if their times are earlier. If a record before the new
+    log start has no time on the clock, nothing is deleted, unless --untimed is given. In a cluster,
+    this check fetches the records if the clock is the record clock. A later retention run deletes
+    the files.
 
     Without --yes, only shows how many records would be deleted, the newest of these records, and
     the consumer groups that have not read all of them. JSON and CSV contain each group's unread
@@ -190,8 +191,8 @@ def _counts(
         directory: The directory, in which records are counted, or the cluster.
         place: The place that `directory` was opened from.
         deleted: Ranges [start, end) of offsets.
-        fetched: Number of records in a partition's range, for partitions for which it is already
-            known.
+        fetched: Number of records in a partition's range, for partitions whose records were
+            already read to check their times.
     """
     from tidelog.remote.own_logs import count_records
 
@@ -212,7 +213,7 @@ def _amount(deleted: Ranges, counts: Counts) -> str:
     if counts.keys() == deleted.keys():
         return plural(sum(counts.values()), "record")
     offsets = sum(end - start for start, end in deleted.values())
-    return f"{plural(offsets, 'offset')}, at most as many records,"
+    return f"{plural(offsets, 'offset')} (at most {plural(offsets, 'record')})"
 
 
 def _dry_run_notes(
@@ -242,8 +243,8 @@ def _dry_run(
     starts, ends = directory.beginning_offsets(names), directory.end_offsets(names)
     spans = {name: (starts[name], ends[name]) for name in names if ends[name] > starts[name]}
     every = f", all records of {topic}" if deleted == spans else ""
-    pronoun = "it" if amount == "1 record" else "them"
-    return f"dry run: would delete {amount.removesuffix(',')}{every}; --yes deletes {pronoun}"
+    pronoun = "it" if amount.startswith("1 ") else "them"
+    return f"dry run: would delete {amount}{every}; --yes deletes {pronoun}"
 
 
 def _newest(
@@ -306,7 +307,8 @@ def _earlier_records(
     if not stay:
         return ""
     records = f"{plural(stay, 'record')} before {options.before} {verb(stay, 'stays', 'stay')}"
-    return f"{records}, after a record of this time or later"
+    why = f"because {verb(stay, 'it follows', 'they follow')} a record of this time or later"
+    return f"{records}, {why}"
 
 
 # Maximum number of groups that a note names.

@@ -491,8 +491,8 @@ def _with_row(
         first = error.record_errors[0]
         reason, locations = first.reason, [rows[first.index].location]
     else:
-        # Brokers refuse several times in one batch as invalid records. Records without a key were
-        # refused before.
+        # A batch with several refused times may cause InvalidRecord. Records without a key would
+        # cause this error too, but they were refused before the append.
         is_time = isinstance(error, InvalidTimestamp | InvalidRecord)
         locations = [row.location for row in rows if is_time and near_limit(row.record)]
     if not locations:
@@ -756,7 +756,7 @@ def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterato
         return
     is_stdin = options.source in (None, STDIN)
     if is_stdin and surroundings.stdin.isatty():
-        surroundings.say("reading lines from the terminal; Ctrl-D ends them")
+        surroundings.say("reading lines from the terminal; Ctrl-D ends the input")
     with (
         nullcontext(surroundings.stdin) if is_stdin else Path(str(options.source)).open("rb")
     ) as file:

@@ -421,12 +421,11 @@ class _Reading:
             newest_ms = self._reads.newest_ms()
         except TidelogError as error:
             # the read itself has succeeded, so the command does not fail
-            return f"the newest of {target} is unknown: {error}"
+            return f"the time of the newest record of {target} is unknown: {error}"
         if newest_ms is None:
             return f"no record of {target} has a {clock.known_time_name}"
-        return (
-            f"the newest of {target} is {zoned_text(newest_ms, self._options.zone)} ({clock} clock)"
-        )
+        time = zoned_text(newest_ms, self._options.zone)
+        return f"the newest record of {target} is of {time} ({clock} clock)"
 
     def _write_rows(self) -> None:
         out = self._maker.writer(self._surroundings)

@@ -441,7 +441,7 @@ def _segment_heading(segment: "SegmentStory", zone: str | None, *, is_compacted:
         return f"segment at {segment.base_offset}: no records yet"
     offsets = f"offsets {segment.base_offset} to {segment.end_offset - 1}"
     is_new = is_compacted and segment.removed
-    made = "made by compaction, which may merge segments; the last one was " if is_new else ""
+    made = "made by compaction, which may merge segments; the last of them was " if is_new else ""
     return f"{offsets}, {output.bytes_text(segment.size_bytes)}, {made}{_rolled(segment, zone)}"
 
 

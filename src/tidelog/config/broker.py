@@ -265,8 +265,8 @@ class BrokerConfig:
         int32(1, extra=-1),
         "102400",
         "Size in bytes of a connection's socket send buffer, which limits the data in flight to a"
-        " distant client. -1: the operating system chooses the size, as it also does by default for"
-        " loopback connections.",
+        " distant client. -1: the operating system chooses the size. If this setting is not given,"
+        " the operating system also chooses the size for loopback connections.",
     )
     queued_max_request_bytes: int = config_field(
         int64(1, extra=-1),
@@ -682,7 +682,7 @@ class _ParsedSettings:
         value = text.strip() if key is None else text_of(key_value(key, text))
         self.idle[name] = "" if key is not None and key.kind is PASSWORD else value
         names_listeners = name in (CONTROLLER_LISTENERS, CONTROL_PLANE)
-        reason = "its listeners are ignored" if names_listeners else "has no effect here"
+        reason = "its listeners are ignored" if names_listeners else "has no effect in tidelog"
         self.notes.append(ConfigNote(NoteKind.NO_EFFECT, name, reason))
 
 

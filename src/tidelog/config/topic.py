@@ -10,10 +10,10 @@ name takes precedence over its synonyms, and a finer unit takes precedence over 
 in Kafka. A topic's mapping takes precedence over the broker's mapping. A `ConfigNote` reports each
 value that was renamed, converted or dropped.
 
-CONTRIBUTING.md ("A setting") lists what a new setting needs. Three modules decide by name: whether
-a mirror copies the setting (`jobs/mirror/places.py`), whether a standby must know it because it
-deletes records (`standby/topic_sync.py`), and whether a job checks it before it writes to a topic
-(`jobs/target_check.py`).
+CONTRIBUTING.md ("A setting") lists what a new setting needs. Three modules decide by a setting's name:
+whether a mirror copies the setting (`jobs/mirror/places.py`), whether a standby must know the
+setting because it deletes records (`standby/topic_sync.py`), and whether a job checks the setting
+before the job writes to a topic (`jobs/target_check.py`).
 
 Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
 """
@@ -344,9 +344,9 @@ class TopicConfig:
     tidelog_append_time_granularity_ms: int = config_field(
         int64(1),
         "1",
-        "Step of the append clock in ms; append times are rounded down to it. Larger steps make"
-        " smaller files. Lookups and ranges by append time begin up to one step early, so that they"
-        " miss no record.",
+        "Step of the append clock in ms; append times are rounded down to a multiple of the step."
+        " Larger steps make smaller files. Lookups and ranges by append time begin up to one step"
+        " early, so that they miss no record.",
     )
     tidelog_retention_clock: RetentionClock = config_field(
         RETENTION_CLOCK,

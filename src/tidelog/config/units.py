@@ -152,7 +152,7 @@ def _plain(name: str, text: str, unit: _Unit) -> str:
         if unit.units is _SIZES and word in _PREFIXES:
             letter = match[2].upper() if word != "k" else "k"
             either = f"{match[1]}{letter}B or {match[1]}{letter.upper()}iB"
-            raise ConfigError(name, text, f"may be powers of 1000 or 1024: write {either}")
+            raise ConfigError(name, text, f"is ambiguous (powers of 1000 or 1024); write {either}")
         if word not in unit.units:
             break
         amount += Fraction(match[1]) * unit.units[word]

@@ -4,8 +4,8 @@ A type parses, prints and describes the values of a setting.
 
 Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, and words are
 case-sensitive where Kafka's are. Values that Kafka accepts although they have no meaning (`NaN` as
-a ratio) are refused. This module also parses where a new group starts: `earliest`, `latest`,
-`by_duration:PT1H`.
+a ratio) are refused. This module also parses the start position of new groups: `earliest`,
+`latest`, `by_duration:PT1H`.
 
 Source: Kafka 4.3's `ConfigDef`, `TopicConfig`, `LogConfig`, `ServerTopicConfigSynonyms`; KIP-1106;
 ISO 8601 durations as Java's Duration.parse reads them.
@@ -564,9 +564,10 @@ _DIGITS_MAX: Final = 18
 
 
 def parse_reset(text: str) -> tuple[str, int]:
-    """Parse where a new group starts; raises ValueError.
+    """Parse the start position of a new group; raises ValueError.
 
-    Returns the kind of start and a duration in ms, which is 0 for other kinds than `by_duration`.
+    Returns the kind of position and a duration in ms, which is 0 for kinds other than
+    `by_duration`.
     """
     kind, _, duration = text.partition(":")
     if text in (EARLIEST, LATEST):

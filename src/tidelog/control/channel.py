@@ -194,9 +194,9 @@ def _excerpt(message: Mapping[str, object]) -> str:
 
 SOCKET_FILE: Final = "tidelog-control.sock"
 
-# Maximum number of connections. If one more client connects, the server closes the idle connection
-# that was inactive for the longest time. If no connection is idle, the server closes the least
-# recently active connection.
+# Maximum number of connections. If one more client connects, the server closes the least recently
+# active connection that has no pending request or response. If there is no such connection, the
+# server closes the least recently active connection.
 CONNECTIONS_MAX: Final = 32
 
 MODE: Final = 0o600

@@ -44,7 +44,7 @@ def open_fsspec(url: str, options: Mapping[str, str]) -> "FsspecStore":
     except ImportError as error:
         raise MissingDependency(f"{url}: {error}") from error
     except ValueError as error:
-        raise ConfigError("path", url, f"{error}; a URL such as s3://bucket/logs") from error
+        raise ConfigError("path", url, f"{error}; give a URL such as s3://bucket/logs") from error
     except (OSError, TypeError) as error:
         raise failure(url, "open", error, _STEP) from error
     return FsspecStore(url, handle, str(root))

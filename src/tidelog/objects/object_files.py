@@ -99,7 +99,8 @@ BLOCK_BYTES: Final = 64 << 10
 # Maximum bytes of cached blocks.
 CACHE_BYTES: Final = 64 << 20
 
-# Maximum size of a map in memory; a larger map is copied into a file in the local temporary folder.
+# Maximum number of bytes that `map` reads into memory. More bytes are copied into a file in the
+# local temporary folder.
 SPOOL_BYTES: Final = 16 << 20
 
 _FETCHED_MAX: Final = 4_096

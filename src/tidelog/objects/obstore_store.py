@@ -150,13 +150,13 @@ def _number(name: str, text: str) -> int:
     except ValueError:
         value = low - 1
     if not low <= value <= high:
-        raise ConfigError(f"store.{name}", text, f"a whole number from {low} to {high}")
+        raise ConfigError(f"store.{name}", text, f"must be a whole number from {low} to {high}")
     return value
 
 
 def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ConfigError(f"store.{name}", text, "true or false")
+        raise ConfigError(f"store.{name}", text, "must be true or false")
     return text.lower() == "true"
 
 

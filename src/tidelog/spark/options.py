@@ -81,7 +81,7 @@ READ_OPTIONS: Final = {
     "zoneCache": "folder on the driver for zone maps of segments that have none, such as segments"
     " that Kafka wrote",
     "kafkaConsumer.pollTimeoutMs": "how long a task waits for the next records of a broker, in ms",
-    "fetchOffset.numRetries": "how often the driver requests offsets from brokers before it fails",
+    "fetchOffset.numRetries": "maximum number of times that the driver requests offsets from brokers",
     "fetchOffset.retryIntervalMs": "pause between two attempts of fetchOffset.numRetries, in ms",
     "groupIdPrefix": "prefix of the client's group id; nothing is ever committed to the group",
 }
@@ -426,7 +426,7 @@ _NOT_OF_TABLES: Final = (
     | dict.fromkeys(
         ("minPartitions", "maxRecordsPerPartition", "splitBytes", "zoneCache"),
         "does not apply to tables: a table is read by one task for each partition"
-        " (tidelog.spark.table uses several)",
+        " (tidelog.spark.table uses several tasks)",
     )
     | dict.fromkeys(
         ("isolation", "kafka.isolation.level"),

@@ -228,7 +228,7 @@ def _instant(wall: WallTime, zone: tzinfo, offset: tzinfo | None) -> datetime:
     if len(real) == 1:
         return real[0]
     happens = "happens twice" if real else "never happens"
-    reason = f"a clock change: that time {happens} there; write {_or(both, zone)}"
+    reason = f"that time {happens} in this zone, because of a clock change; write {_or(both, zone)}"
     raise InvalidTime(wall.text, reason)
 
 

@@ -149,11 +149,11 @@ def test_columns_have_the_same_records_in_the_same_order(
 def test_without_a_match_the_newest_time_is_reported(hours: Cli, place: tuple[str, ...]) -> None:
     late = ("--from", str(NOW + 100 * HOUR))
     said = hours.ok("read", "flights", *late, *place).err
-    assert "0 records; the newest of flights is 2023-11-14 21:13:20 UTC (record clock)\n" in said
+    assert "0 records; the newest record of flights is of 2023-11-14 21:13:20 UTC (record clock)\n" in said
     said = hours.ok("read", "flights", *late, "--clock", "append", *place).err
-    assert "0 records; the newest of flights is 2023-11-15 07:13:20 UTC (append clock)" in said
+    assert "0 records; the newest record of flights is of 2023-11-15 07:13:20 UTC (append clock)" in said
     said = hours.ok("read", "flights", "--key", "nobody", *late, "-o", "csv", *place).err
-    assert "0 records; the newest of flights is" in said
+    assert "0 records; the newest record of flights is of" in said
 
 
 def test_without_a_match_of_all_records_the_conditions_are_reported(
@@ -239,7 +239,7 @@ def test_damage_before_an_empty_range_leaves_only_the_newest_time_out_of_a_note(
     log = cli.data / "flights-0" / f"{0:020}.log"
     log.write_bytes(log.read_bytes().replace(b"first", b"worst"))
     result = cli.ok("read", "flights", "--offset", "2..")
-    assert "0 records; the newest of flights is unknown: " in result.err
+    assert "0 records; the time of the newest record of flights is unknown: " in result.err
     assert "CRC-32C" in result.err
 
 
@@ -320,7 +320,7 @@ def test_stamps_are_append_times_of_a_topic_without_others(cli: Cli) -> None:
     cli.append(at(NOW))
     late = ("--clock", "append", "--from", str(NOW + 2 * HOUR))
     said = cli.ok("read", "flights", *late).err
-    assert "0 records; the newest of flights is 2023-11-14 23:13:20 UTC (append clock)" in said
+    assert "0 records; the newest record of flights is of 2023-11-14 23:13:20 UTC (append clock)" in said
     with tidelog.open(str(cli.data)) as log:
         (span,) = log.time_spans("flights", clock="append").values()
     assert span == (NOW, NOW + HOUR)

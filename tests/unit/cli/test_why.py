@@ -183,7 +183,7 @@ def test_the_records_that_compaction_left_are_counted(cli: Cli) -> None:
     assert first in text
     assert "cleanup.policy=compact, so retention.ms=604800000 (7d) is not used;" in text
     rolled = "rolled by a request at 2023-11-14 22:13:20, such as `tidelog compact --roll`"
-    merged = "made by compaction, which may merge segments; the last one was"
+    merged = "made by compaction, which may merge segments; the last of them was"
     assert f"{merged} {rolled}" in " ".join(text.split())
     (heading,) = [line for line in cli.ok("why", "planes").lines if "RECORDS LEFT" in line]
     lines = cli.ok("why", "planes").lines

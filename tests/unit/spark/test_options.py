@@ -180,8 +180,8 @@ def test_a_time_that_cannot_be_read_names_its_option() -> None:
 
 def test_the_error_on_splits_of_a_table_names_an_existing_function() -> None:
     options = {"path": "data", "topic": "tides", "table": "true", "splitBytes": "9"}
-    with pytest.raises(InvalidRequest, match=r"\((\S+) uses several\)") as raised:
+    with pytest.raises(InvalidRequest, match=r"\((\S+) uses several tasks\)") as raised:
         read_source_options(options)
-    named = re.search(r"\((\S+)\.(\w+) uses several\)", str(raised.value))
+    named = re.search(r"\((\S+)\.(\w+) uses several tasks\)", str(raised.value))
     assert named is not None
     assert callable(getattr(import_module(named[1]), named[2]))

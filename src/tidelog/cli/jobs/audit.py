@@ -96,7 +96,7 @@ BUCKETS: Final = output.columns(
     "equal",
 )
 CUTS: Final = output.columns("side", "topic", output.number("partition", "start", "end"))
-# Maximum number of topics with plots: the topics with the most differences.
+# Maximum number of topics with plots. The topics with the most differences have plots.
 _PLOTTED: Final = 4
 
 

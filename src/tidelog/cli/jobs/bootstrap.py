@@ -125,7 +125,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
 
     TABLE is a path or URL that Spark reads, or jdbc:... . Segments are built in parallel and
     attached by one commit. After a stop or a crash, the same command continues and loads no row
-    twice. To load the same table again, give another --id. --zone is the zone of times without one.
+    twice. To load the same table again, give another --id. --zone applies to times without a zone.
     """
     needs_spark()
     from tidelog.jobs.bootstrap.job import Bootstrap, partition_rows

@@ -71,7 +71,7 @@ GROUPS: Final = output.columns(
 HOURS: Final = output.columns(
     "group", "topic", "clock", output.time("hour"), output.count("records")
 )
-# Maximum number of groups with plots: the groups with the most unread records.
+# Maximum number of groups with plots. The groups with the most unread records have plots.
 _PLOTTED: Final = 8
 
 

@@ -83,7 +83,7 @@ TOPICS: Final = output.columns(
     _LATE,
     _AHEAD,
 )
-# Maximum number of topics with plots: the topics with the most records.
+# Maximum number of topics with plots. The topics with the most records have plots.
 _PLOTTED: Final = 6
 
 

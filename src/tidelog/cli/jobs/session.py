@@ -402,7 +402,7 @@ def report_table(
         rows: The rows.
         title: Title above the table.
         zone: Zone of times; UTC if None.
-        whole: Options of the command that print all rows.
+        whole: Options with which the command prints all rows.
         nothing: Sentence to show instead of a table without rows.
     """
     indexes = [at for at, column in enumerate(columns) if not column.is_detail]

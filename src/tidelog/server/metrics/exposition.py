@@ -85,7 +85,7 @@ class PartitionStats:
         self._first: tuple[int, int | None, int | None] = (-1, None, None)
 
     def examine(self, partition: Partition) -> Iterator[None]:
-        """Examine new finished segments, a few at each step, so that the event loop can be yielded.
+        """Examine new finished segments, a few at each step; other tasks can run between the steps.
 
         A finished segment is examined once, and again if its size has changed, for example by
         compaction. A replacement of equal size is not noticed. Segments whose files can't be read

@@ -156,7 +156,7 @@ class TierOptions:
 def _size(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name, str(default))
     if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
-        raise ConfigError(f"store.{name}", text, "a whole number of bytes")
+        raise ConfigError(f"store.{name}", text, "must be a whole number of bytes")
     return int(text)
 
 
