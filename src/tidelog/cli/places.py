@@ -271,7 +271,7 @@ def _open(surroundings: Surroundings, data: str, *, writable: bool) -> "Director
             raise
         raise DirectoryLocked(
             f"{data}: a broker at {address} has it open for writing; use --bootstrap {address}"
-            " if the command accepts it, or stop the broker"
+            " if the command accepts this option, or stop the broker"
         ) from error
 
 

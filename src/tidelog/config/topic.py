@@ -10,8 +10,8 @@ name takes precedence over its synonyms, and a finer unit takes precedence over 
 in Kafka. A topic's mapping takes precedence over the broker's mapping. A `ConfigNote` reports each
 value that was renamed, converted or dropped.
 
-CONTRIBUTING.md ("A setting") lists what a new setting needs. Three modules decide by a setting's name:
-whether a mirror copies the setting (`jobs/mirror/places.py`), whether a standby must know the
+CONTRIBUTING.md ("A setting") lists what a new setting needs. Three modules decide by a setting's
+name: whether a mirror copies the setting (`jobs/mirror/places.py`), whether a standby must know the
 setting because it deletes records (`standby/topic_sync.py`), and whether a job checks the setting
 before the job writes to a topic (`jobs/target_check.py`).
 
@@ -270,8 +270,9 @@ class TopicConfig:
     tidelog_compaction_strategy_header: str = config_field(
         TEXT,
         "",
-        "Name of the version header for tidelog.compaction.strategy=header: 8 bytes, a big-endian"
-        " int64. A record without this header counts as older than all records with this header.",
+        "Name of the version header for tidelog.compaction.strategy=header. The header's value is a"
+        " big-endian int64 (8 bytes). A record without this header counts as older than all records"
+        " with this header.",
     )
     tidelog_compaction_scheduler: CompactionScheduler = config_field(
         COMPACTION_SCHEDULER,
@@ -324,7 +325,8 @@ class TopicConfig:
     compression_lz4_level: int = config_field(
         int32(1, 17),
         "9",
-        "lz4 level if the log compresses batches itself; 9 is the fast compressor.",
+        "lz4 level if the log compresses batches itself; 9 selects the fast compressor, all other"
+        " levels the slow compressor.",
         synonyms=(Synonym("compression.lz4.level"),),
     )
     compression_zstd_level: int = config_field(

@@ -81,7 +81,8 @@ READ_OPTIONS: Final = {
     "zoneCache": "folder on the driver for zone maps of segments that have none, such as segments"
     " that Kafka wrote",
     "kafkaConsumer.pollTimeoutMs": "how long a task waits for the next records of a broker, in ms",
-    "fetchOffset.numRetries": "maximum number of times that the driver requests offsets from brokers",
+    "fetchOffset.numRetries": "maximum number of times that the driver requests offsets from"
+    " brokers",
     "fetchOffset.retryIntervalMs": "pause between two attempts of fetchOffset.numRetries, in ms",
     "groupIdPrefix": "prefix of the client's group id; nothing is ever committed to the group",
 }

@@ -149,9 +149,15 @@ def test_columns_have_the_same_records_in_the_same_order(
 def test_without_a_match_the_newest_time_is_reported(hours: Cli, place: tuple[str, ...]) -> None:
     late = ("--from", str(NOW + 100 * HOUR))
     said = hours.ok("read", "flights", *late, *place).err
-    assert "0 records; the newest record of flights is of 2023-11-14 21:13:20 UTC (record clock)\n" in said
+    assert (
+        "0 records; the newest record of flights is of 2023-11-14 21:13:20 UTC (record clock)\n"
+        in said
+    )
     said = hours.ok("read", "flights", *late, "--clock", "append", *place).err
-    assert "0 records; the newest record of flights is of 2023-11-15 07:13:20 UTC (append clock)" in said
+    assert (
+        "0 records; the newest record of flights is of 2023-11-15 07:13:20 UTC (append clock)"
+        in said
+    )
     said = hours.ok("read", "flights", "--key", "nobody", *late, "-o", "csv", *place).err
     assert "0 records; the newest record of flights is of" in said
 
@@ -320,7 +326,10 @@ def test_stamps_are_append_times_of_a_topic_without_others(cli: Cli) -> None:
     cli.append(at(NOW))
     late = ("--clock", "append", "--from", str(NOW + 2 * HOUR))
     said = cli.ok("read", "flights", *late).err
-    assert "0 records; the newest record of flights is of 2023-11-14 23:13:20 UTC (append clock)" in said
+    assert (
+        "0 records; the newest record of flights is of 2023-11-14 23:13:20 UTC (append clock)"
+        in said
+    )
     with tidelog.open(str(cli.data)) as log:
         (span,) = log.time_spans("flights", clock="append").values()
     assert span == (NOW, NOW + HOUR)

@@ -74,7 +74,8 @@ class Request:
             "--show",
             kind=ReindexShow,
             default=ReindexShow.FINDINGS,
-            text="findings: problems found or repaired; partitions: the work done in each partition.",
+            text="findings: problems found or repaired; partitions: the work done in each"
+            " partition.",
         )
     )
     report: str | None = declared_by(report_option)

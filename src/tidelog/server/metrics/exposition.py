@@ -266,7 +266,7 @@ LAST_STABLE: Final = _gauge(
 )
 
 LOG_END: Final = _gauge("partition_log_end_offset", "Log end offset: offset of the next record.")
-PRODUCERS: Final = _gauge("partition_producers", "Producers with an id whose state is stored.")
+PRODUCERS: Final = _gauge("partition_producers", "Idempotent producers whose state is stored.")
 OPEN: Final = _gauge("partition_open_transactions", "Open transactions.")
 SEGMENTS: Final = _gauge("partition_segments", "Segments, including those in a tier.")
 SIZE: Final = _gauge("partition_size_bytes", "Bytes of log files.")
