@@ -538,12 +538,15 @@ class StateTopic(Generic[Loaded]):
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, key: str, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
-        """Write records of a key, if possible in a batch with other records of this loop iteration.
+        """Write records of a key.
+
+        The partition's first write of a loop iteration is appended at once, as is a large write.
+        Other writes are gathered in a batch. If no event loop is running, each write is appended at
+        once.
 
         The reply completes when the records are durable, or with the reason why they were not
         written. If the write is refused at once, the returned reply is already complete with an
-        error, and the caller must not change the state in memory. If no event loop is running, each
-        write is appended at once.
+        error, and the caller must not change the state in memory.
         """
         number = self.number_of(key)
         size_bytes = size_of(records)

@@ -120,7 +120,10 @@ class Rebalances:
             self._await_joins(group)
 
     def _await_newcomers(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
-        """Delay the first rebalance; repeat the delay while members join, up to a maximum time."""
+        """Delay the rebalance of a group that was empty; repeat the delay while members join.
+
+        The repetitions end after a maximum time.
+        """
         self._set_join_timer(
             group, delay_ms, lambda: self._end_delay(group, delay_ms, remaining_ms)
         )
@@ -149,7 +152,8 @@ class Rebalances:
     def maybe_complete_join(self, group: ClassicGroup) -> None:
         """Complete the join phase if all members have joined.
 
-        This method does not complete a group's first rebalance, which ends only after its delay.
+        If the group was empty before, this method does nothing: the rebalance ends only after its
+        delay (`_await_newcomers`).
         """
         if (
             group.is_in(GroupState.PREPARING_REBALANCE)

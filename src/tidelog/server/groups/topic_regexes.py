@@ -108,9 +108,9 @@ class Regexes:
         """Resolve a group's expressions if a resolution is due.
 
         A resolution is due if the expressions changed, topics were added or the refresh interval is
-        over. Exception: no resolution is due within `LOOK_UP_MIN_INTERVAL_MS` after the last
-        resolution. As in Kafka, the result contains only topics that the member that sent this
-        request may see.
+        over. Exception: no resolution is due while another resolution of the group runs, or within
+        `LOOK_UP_MIN_INTERVAL_MS` after the last resolution. As in Kafka, the result contains only
+        topics that the member that sent this request may see.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:

@@ -193,8 +193,8 @@ class LogManager:
         """Return the time in ms until files may be due for unlinking, None for never.
 
         If some deleted files have not been renamed yet, the result is `RETRY_MS`. Otherwise the
-        result is the time until the next file is due, but at least `RETRY_MS`. It is also at most
-        `file.delete.delay.ms`, in case the wall clock was set back.
+        result is the time until the next file is due, at most `file.delete.delay.ms` (in case the
+        wall clock was set back), but always at least `RETRY_MS`.
         """
         due_ms = log.deleter.next_unlink_ms
         if due_ms is None:
