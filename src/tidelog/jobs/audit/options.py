@@ -129,7 +129,7 @@ class AuditOptions(TypedDict, total=False):
     span_ms: Annotated[
         int,
         Option(
-            "Length in ms of the spans of create time for which A and B are compared.",
+            "Length in ms of a span of create time; the result compares A and B span by span.",
             default=HOUR_MS,
             least=1,
         ),

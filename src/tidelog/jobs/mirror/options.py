@@ -125,7 +125,7 @@ class MirrorOptions(TypedDict, total=False):
     trigger_ms: Annotated[
         int,
         Option(
-            "Milliseconds between the starts of two batches, with --continuous.",
+            "Minimum time in ms between the starts of two batches, with --continuous.",
             "--trigger-ms",
             1_000,
             metavar="N",
