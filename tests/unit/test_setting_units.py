@@ -78,7 +78,7 @@ def test_other_texts_stay_as_they_are(name: str, text: str | None) -> None:
         ("retention.ms", "10us", "must be a whole number of milliseconds"),
         ("log.retention.hours", "90m", "must be a whole number of hours"),
         ("segment.bytes", "7d", "bytes, or a size such as 1GiB"),
-        ("segment.bytes", "1G", "powers of 1000 or 1024: write 1GB or 1GiB"),
+        ("segment.bytes", "1G", "(powers of 1000 or 1024); write 1GB or 1GiB"),
         ("segment.bytes", "64k", "write 64kB or 64KiB"),
         ("segment.bytes", "0.5B", "must be a whole number of bytes"),
         ("segment.bytes", "5GiB", "is 5368709120 bytes; the maximum is 2147483647"),

@@ -150,7 +150,7 @@ def _offset_rows(
 @click.option("--yes", is_flag=True, help="Confirm deletion. Default: show what would be deleted.")
 @click.pass_obj
 def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, yes: bool) -> None:
-    """Delete groups that have no members, and all offsets that these groups committed."""
+    """Delete groups that have no members, and their committed offsets."""
     with open_cluster(surroundings, access) as cluster:
         if not yes:
             counts = {name: len(cluster.committed(cluster.group(name).name)) for name in names}
