@@ -142,7 +142,7 @@ def _part_text(name: TopicPartition, part: "CompactedPart") -> str:
         return f"{name} below offset {part.end_offset}"
     left = plural(part.records, "record")
     if part.markers:
-        left += f" and {plural(part.markers, 'marker')} of transactions"
+        left += f" and {plural(part.markers, 'transaction marker')}"
     return f"{name} has {left} left of {plural(part.end_offset - part.start_offset, 'offset')}"
 
 

@@ -216,9 +216,9 @@ class TestCompacted:
             assert "compaction" not in cli.ok("read", "planes", "--offset", text).err
         note = "planes-0 has no records from offset 3 up to its next record at offset 6\n"
         assert cli.ok("read", "planes", "--offset", "3..6").err.endswith(note)
-        note = "planes-0 has 2 records and 2 markers of transactions left of 7 offsets\n"
+        note = "planes-0 has 2 records and 2 transaction markers left of 7 offsets\n"
         assert cli.ok("count", "planes", "--from", str(NOW)).err.endswith(note)
-        left = "left 2 records and 2 markers of transactions of 7 offsets\n"
+        left = "left 2 records and 2 transaction markers of 7 offsets\n"
         assert f"    compaction    {left}" in cli.ok("why", "planes:0").out
 
     def test_a_broker_knows_only_the_policy(self, planes: Cli) -> None:

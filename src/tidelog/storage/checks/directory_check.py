@@ -211,7 +211,7 @@ class DirectoryCheck:
     _left: frozenset[TopicPartition] = frozenset()
 
     def load(self) -> list[Finding]:
-        """Find the partitions; return findings in the list of topics.
+        """Find the partitions; return findings on `TOPICS_FILE`.
 
         Raises:
             InvalidRequest: The directory does not exist, is the directory of one partition, or has

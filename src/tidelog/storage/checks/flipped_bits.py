@@ -1,7 +1,7 @@
 """Finds the one flipped bit that makes bytes and their CRC-32C disagree. Pure.
 
-The bytes must once have matched their checksum (a zone of a zone map, or a complete change of a
-metadata log). So a finding can name the flipped bit.
+Findings use this module to name the flipped bit. The bytes must once have matched their checksum:
+they are a zone of a zone map, or a complete change of a metadata log.
 """
 
 from functools import cache

@@ -261,8 +261,8 @@ class LogReplay:
         watched_offset: Base offset of a batch to watch for, -1 for none.
         watched: Fingerprint of the batch at `watched_offset`, and the offset after this batch; None
             until the batch is read.
-        at_batch: Called with the first offset of each sound batch before the batch is added, to
-            compare snapshots.
+        at_batch: Called with the first offset of each sound batch, before the batch is added to
+            `states`, to compare snapshots.
     """
 
     states: ProducerStates = field(default_factory=ProducerStates)
@@ -322,10 +322,10 @@ class LogCheck:
         self._reached = position
 
     def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
-        """Yield findings in batches up to damage or the file's end; return position and problem.
+        """Yield findings on the batches up to the next damage; return its position and problem.
 
-        The position is the one that was reached. The problem is None if this is the file's end, or
-        if the file ends inside a batch.
+        If there is no more damage, the position is the file's end, and the problem is None. If the
+        file ends inside a batch, the position is that of the batch, and the problem is None.
         """
         try:
             for at, batch in self._walk(position):
@@ -540,9 +540,9 @@ class LogCheck:
     def _blame_the_last(self, batch: Batch) -> Iterator[Finding]:
         """Report and remove the last batch if `batch` proves the last batch's base offset wrong.
 
-        The checksum does not cover the base offset. `batch` does not fit after the last batch. So
-        the last batch's base offset is wrong if offsets are missing directly before the last batch,
-        and `batch` fits after the batch before the last one.
+        The caller has checked that `batch` does not fit after the last batch. The last batch's base
+        offset, which no checksum covers, is wrong if two conditions are met. Offsets are missing
+        directly before the last batch, and `batch` fits after the batch before the last batch.
         """
         gap, base = self._gap, self.facts.base_offset
         if gap is None or batch_problem(batch, base, gap.next_offset) is not None:

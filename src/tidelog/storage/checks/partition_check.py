@@ -334,7 +334,7 @@ class PartitionCheck:
     def _begin(self, bases: list[int]) -> None:
         """Load the producers' states at the log's start, and read the append-time checkpoint.
 
-        The checkpoint contains a base offset. The check of the log looks for the batch there.
+        The checkpoint names a batch by its base offset. The check of the log looks for this batch.
         """
         self._first_offset = bases[0] if bases else 0
         if self._first_offset:
@@ -412,7 +412,7 @@ class PartitionCheck:
         return self.partition.path(log_files.file_name(offset, log_files.SNAPSHOT_SUFFIX))
 
     def _compare_snapshots(self, next_offset: int) -> None:
-        """Compare snapshots with the producers that the batches before `next_offset` have."""
+        """Compare snapshots up to `next_offset` with the producer states before this offset."""
         while self._snapshots and self._snapshots[0] <= next_offset:
             offset = self._snapshots.pop(0)
             self._snapshot_findings += self._check_snapshot(offset)
@@ -522,9 +522,9 @@ class PartitionCheck:
                 yield warning(self.partition.path(name), problem, remedy)
 
     def _check_tier_record(self) -> Iterator[Finding]:
-        """Yield a finding if the tier's record is damaged, or if it may have been lost.
+        """Yield a finding if `TIER_FILE` is damaged, or if it may have been lost.
 
-        Without the record, offsets below the local part are not visible.
+        Without this file, offsets before the local log are not visible.
         """
         config, path = self.partition.config, self.partition.path(TIER_FILE)
         restore = restore_command(self.partition.directory)

@@ -69,8 +69,8 @@ class Parting:
         path: The file.
         base_offset: Base offset of the file's segment.
         start: Position of the damage.
-        end: Position after the damage: the position of the first sound batch, or the end of the
-            file. It equals `start` if the file ends before its last records, so that no bytes move.
+        end: Position after the damage: the position of the next sound batch, or the end of the
+            file. It equals `start` if records are missing at the file's end; then no bytes move.
         next_offset: First offset that may be lost: the offset after the last batch before the
             damage.
         resumes_at: Offset at which the log continues, in a new segment.

@@ -145,7 +145,10 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
 
 
 def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Finding]:
-    """Yield a finding on the flipped bit; without one, on bytes that the log's check accepted."""
+    """Yield a finding on a changed zone, unless the log's check already has a finding there.
+
+    If one flipped bit explains the change, the finding names the bit, and is always yielded.
+    """
     facts = context.facts
     flipped = _flipped_bit(zone, content, context)
     if flipped is not None:

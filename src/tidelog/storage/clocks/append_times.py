@@ -43,7 +43,7 @@ from uuid import UUID
 from tidelog.record.coding import crc32c
 from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
 
-# Minimum number of rows for which columns are extracted by byte slices: for so many rows, slices
+# Minimum number of rows for which columns are extracted by byte slices. From this number on, slices
 # are ten times faster than unpacking row by row.
 _MANY_ROWS: Final = 64
 

@@ -297,7 +297,7 @@ def encode_zones(
 
 
 def with_siblings(data: bytes, zone_map: "ZoneMap", siblings: Mapping[str, FileSum]) -> bytes:
-    """Return the content of a zone-map file with other checksums of the files beside the log.
+    """Return a zone-map file's content with new checksums of the files beside the log.
 
     Args:
         data: The file's content.

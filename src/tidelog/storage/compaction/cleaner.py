@@ -170,7 +170,8 @@ class CleaningReport:
         bytes_before: Size in bytes of the log files that were rewritten.
         bytes_after: Size in bytes of the log files that replaced the rewritten log files.
         records_before: Number of records in the rewritten segments, markers included.
-        records_after: Number of records that remain in these segments, markers included.
+        records_after: Number of records in the segments that replaced the rewritten segments,
+            markers included.
         bytes_read: Number of bytes read from log files, to plan and to clean.
         bytes_written: Number of bytes written into log files and statistics.
         cleaned_to: Offset below which the log is compacted now.

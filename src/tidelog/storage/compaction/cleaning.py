@@ -1,4 +1,4 @@
-"""One cleaning in progress: both passes over the sources of a job, and the files that it writes.
+"""One cleaning in progress: two passes over a job's sources; the second pass writes the files.
 
 Imports numpy and numba.
 """

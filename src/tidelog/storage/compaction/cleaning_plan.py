@@ -275,7 +275,7 @@ class Scheduler(Protocol):
 
 
 class BruteForce:
-    """Kafka's `Scheduler`: a dirty head that is due is cleaned together with all older segments."""
+    """`Scheduler` by Kafka's rules: a dirty head that is due is cleaned with all older segments."""
 
     goes_on = True
     bytes_read = bytes_written = 0

@@ -227,10 +227,11 @@ def _due(
 def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) -> int | None:
     """Return the time in ms since which an overdue segment has been waiting; None if not overdue.
 
-    The wait begins at the later of the record's timestamp and append time. If the wait began at the
-    timestamp, a backfill of old records would be overdue from its first record on, and would be
-    cleaned at every check. An overdue active segment is rolled even if nothing is appended. Kafka
-    rolls such a segment only on an append (KAFKA-20664), so Kafka never cleans an idle head.
+    The wait begins at the later of the first batch's timestamp and the first append time. If the
+    wait began at the timestamp, a backfill of old records would be overdue from its first record
+    on, and would be cleaned at every check. An overdue active segment is rolled even if nothing is
+    appended. Kafka rolls such a segment only on an append (KAFKA-20664), so Kafka never cleans an
+    idle head.
     """
     if config.max_compaction_lag_ms == INT64_MAX:
         return None

@@ -25,8 +25,8 @@ The JSON files are replaced atomically and are durable before the change is ackn
   which is synced before the change is acknowledged. A file in which most records are superseded is
   replaced by a shorter one. A torn last change after a hard stop was never acknowledged and is
   dropped; any other damage is an error, because a guess could change ACLs. The log is a single file
-  and not a directory, because Kafka treats every directory here as a partition, and the partition
-  `__cluster_metadata-0` may be the log of Kafka's own controller. See docs/decisions/0019.
+  and not a directory, because Kafka treats every subdirectory of a data directory as a partition,
+  and `__cluster_metadata-0` may be the log of Kafka's own controller. See docs/decisions/0019.
 """
 
 import json

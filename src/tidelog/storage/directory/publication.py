@@ -178,8 +178,8 @@ def _stage(
     changes: Sequence[Change], marks: Mapping[str, Mark], path: str, operation: str
 ) -> Commit:
     for change in changes:
-        # Detect a partition that was reopened before `under_way` was set. A set `under_way`
-        # prevents a reopening.
+        # Detect a partition that was reopened before the commit was added to `under_way`. From then
+        # on, `under_way` prevents a reopening.
         if change.old and not change.log.swaps.still_has(change.old):
             reason = "segments to replace were truncated, deleted or replaced meanwhile"
             raise StorageFailure(path, operation, reason)

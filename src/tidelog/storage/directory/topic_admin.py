@@ -61,7 +61,7 @@ DELETED_DIR_SUFFIX: Final = "-delete"
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
 # Gives up the open logs of topics. Returns a function that waits until no thread uses these logs;
-# any thread may call this function.
+# any thread may call the returned function.
 Detach = Callable[[Collection[str]], Callable[[], None]]
 
 
@@ -490,7 +490,7 @@ class TopicAdmin:
             self._dirs.forget(partition)
 
     def _partition_dirs_of(self, topics: Collection[str]) -> list[TopicPartition]:
-        """Return the partitions of topics that have a directory now."""
+        """Return each partition of `topics` whose directory exists and was not renamed."""
         parsed = (files.parse_partition_dir(e.name) for e in self._fs.list_dir(self._path))
         return sorted(p for p in parsed if p is not None and p.topic in topics)
 

@@ -265,8 +265,8 @@ class RegistryContents(NamedTuple):
         topics: Topics by name, sorted.
         notes: Inconsistencies between the file and the directories, one line each.
         deleted: Topic ids by name, for deleted topics whose directories may still have their old
-            names. leftovers: Partitions of deleted topics whose directories still have their old
             names.
+        leftovers: Partitions of deleted topics whose directories still have their old names.
     """
 
     topics: dict[str, TopicInfo]
@@ -780,7 +780,7 @@ def unknown_topic(name: str, existing: Iterable[str]) -> UnknownTopic:
 def absent_error(
     directory: str, info: TopicInfo, among: Collection[int] | None = None
 ) -> MissingFile | None:
-    """Return the error for partitions without a directory that the topics file lists.
+    """Return the error for partitions that the topics file lists, but that have no directory.
 
     Returns None if every partition has a directory. Only partitions in `among` are checked; None
     checks all partitions of the topic.

@@ -201,8 +201,8 @@ def _left_part(segments: Sequence[SegmentStory], *, is_compacted: bool) -> str |
 
 
 def left_text(records: int, markers: int, offsets: int) -> str:
-    """Format what compaction left, as `3 records and 1 marker of transactions of 9 offsets`."""
-    and_markers = f" and {plural(markers, 'marker')} of transactions" if markers else ""
+    """Format what compaction left, as `3 records and 1 transaction marker of 9 offsets`."""
+    and_markers = f" and {plural(markers, 'transaction marker')}" if markers else ""
     return f"{plural(records, 'record')}{and_markers} of {plural(offsets, 'offset')}"
 
 

@@ -70,7 +70,7 @@ class SegmentList:
         all: All segments; the last one is active. The list is empty only if the directory has no
             log file.
         start_offset: First offset that may be read, inclusive.
-        checkpointed_start: Log start in the directory's checkpoint, or in the tier's record.
+        checkpointed_start: Log start in the directory's checkpoint, or in `tidelog-tier.json`.
         checkpointed_ms: Last append time in the append-time checkpoint; -1 if the checkpoint is
             missing or was not read yet.
         tier: The part of the log that is in a tier.
@@ -360,7 +360,7 @@ class SegmentList:
         return self._rebuilt(segment, found, problem)
 
     def _with_replayed(self, segment: Segment, known: TxnIndex) -> TxnIndex:
-        """Add the entries of markers after the newest snapshot that an active segment lacks.
+        """Add entries that an active segment's index lacks, for markers after the newest snapshot.
 
         Readers of committed records read these markers anyway, to find the last stable offset.
         """
@@ -381,7 +381,7 @@ class SegmentList:
         return self._rebuilt(segment, found, problem)
 
     def _rebuilt(self, segment: Segment, found: Mapping[int, AbortedTxn], problem: str) -> TxnIndex:
-        """Report what is wrong with an index, and return an index with these entries by marker."""
+        """Report what is wrong with an index, and return an index with the entries in `found`."""
         path = self.context.path(segment.base_offset, log_files.TXN_INDEX_SUFFIX)
         self.context.report(f"{path}: {problem}; rebuilt in memory")
         return TxnIndex(segment.base_offset, (found[offset] for offset in sorted(found)))

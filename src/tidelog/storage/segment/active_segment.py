@@ -139,7 +139,7 @@ class TailSegment(Segment):
         return None
 
     def _is_last_time_outdone(self) -> bool:
-        """Return whether an earlier batch has a larger timestamp than the last time index entry."""
+        """Return whether a batch before the time index's last entry has a larger timestamp."""
         indexed, offset = self.time_index.last_entry
         is_earlier = self.max_timestamp_offset < offset
         return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
@@ -147,10 +147,10 @@ class TailSegment(Segment):
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
         """Scan from the last index entries on; return whether the last indexed batch is valid.
 
-        The scan must include all batches from the offset of the last time index entry on, because
-        only these batches show whether a later time index entry was lost. A scan can't detect a gap
-        before its first batch, so the scan begins earlier: at the last offset index entry below
-        that offset.
+        The scan must include all batches from the offset of the time index's last entry on, because
+        only these batches show whether a later entry of the time index was lost. A scan can't
+        detect a gap before its first batch, so the scan begins earlier: at the offset index's last
+        entry below that offset.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -389,7 +389,7 @@ def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
 
 
 def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
-    """Return whether the last offset index entry can be right for the batch at its position."""
+    """Return whether the offset index's last entry can be right for the batch at its position."""
     if index.entry_count == 0:
         return True
     last_offset, position = index.entry(index.entry_count - 1)
@@ -404,7 +404,7 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
 
 
 def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
-    """Build both indexes of the last segment from its log, without the closing time index entry."""
+    """Build the last segment's indexes from its log; the time index gets no closing entry."""
     context, base = segment.context, segment.base_offset
     file = context.pool.get(segment.log_path)
     batches = ordered_batches(file, segment.log_path, base, log_size)
@@ -709,7 +709,7 @@ class ActiveSegment(TailSegment):
     def close_entries(self) -> None:
         """Write the last index entries and the end row of the append times, at a roll or a close.
 
-        The closing time index entry has the segment's largest timestamp (Source: KIP-33). The end
+        The time index's closing entry has the segment's largest timestamp (Source: KIP-33). The end
         row lets later readers prove that no row of append times was lost.
         """
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)

@@ -204,7 +204,7 @@ class KeySamples:
         self._thin()
 
     def keep(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Drop samples whose offsets are in none of these ranges [start, end), given in order."""
+        """Drop samples whose offsets are in none of `ranges`, ascending pairs [start, end)."""
         starts = [start for start, _ in ranges]
 
         def is_inside(offset: int) -> bool:

@@ -70,8 +70,8 @@ READ_PRICE: Final = 0.01
 
 # Minimum garbage that a cleaning other than a full pass is expected to free, as a part of the space
 # for garbage. The space for garbage is the live size times (space factor - 1). A smaller minimum
-# leads to more cleanings, and each cleaning has to fill the map. A larger minimum cleans segments
-# before they have much garbage.
+# leads to more cleanings, and each cleaning has to fill the map. With a larger minimum, a
+# cleaning has to include segments that do not have much garbage yet.
 BATCH_PART: Final = 0.2
 
 # Factor of L in the formula for ranking segments: the minimum of a record's expected lifetime (in

@@ -296,7 +296,7 @@ class Generations:
     # -- planning --------------------------------------------------------------------------------
 
     def plan(self, demand: Demand, now_ms: int, delete_retention_ms: int) -> GenerationPlan:
-        """Plan the next cleaning; the plan has no groups if none is due.
+        """Plan the next cleaning; the plan has no groups if no cleaning is due.
 
         Args:
             demand: The requirements; this method fills in the error of the estimates and the bytes
