@@ -100,7 +100,7 @@ JOBS: Final = {
 
 
 class _Unimported(click.Command):
-    """Placeholder of a command until it is called; the group's `--help` needs only a summary."""
+    """Placeholder of a command until its first call; the group's `--help` needs only a summary."""
 
     def __init__(self, name: str, module: str, line: str) -> None:
         super().__init__(name, help=line)

@@ -664,7 +664,7 @@ class DumpOptions:
     """Options of `tidelog dump`."""
 
     paths: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
-    deep: bool = option("--deep", is_flag=True, help="Show records, not only batches.")
+    deep: bool = option("--deep", is_flag=True, help="Show records instead of batches.")
     key_as: Encoding = declared_by(key_as_option)
     value_as: Encoding = declared_by(value_as_option)
     kind: Format = declared_by(format_option)

@@ -366,7 +366,7 @@ class _Reading:
                 return
             more = "more follow" if order.has_more else "more may follow"
             if order.is_tied:
-                more += ", some with the same time as the last one"
+                more += ", some with the same time as the last shown record"
         else:
             name = list(self._ranges)[-1]
             _, end = self._reads.bounds()[name]

@@ -148,7 +148,7 @@ class TierOptions:
         help="With --verify: compare lengths only, without reading objects.",
     )
     collect: bool = option(
-        "--collect", is_flag=True, help="Only remove objects that no manifest names."
+        "--collect", is_flag=True, help="Remove objects that no manifest names; do nothing else."
     )
     restore: bool = option(
         "--restore",

@@ -73,7 +73,7 @@ def test_offsets_limits_and_ranges(
         (("-n", "3", "--order", "time"), "3 records; more follow"),
         (
             ("-n", "5", "--order", "time"),
-            "5 records; more follow, some with the same time as the last one",
+            "5 records; more follow, some with the same time as the last shown record",
         ),
         (("-n", "8", "--order", "time"), None),
         (("--tail", "3"), None),
