@@ -105,8 +105,8 @@ def follow(surroundings: Surroundings, options: StandbyOptions) -> ExitCode:
     """Run a standby: copy a leader's topics into a directory.
 
     The copy has the same bytes, offsets, leader epochs, timestamps, topic ids, settings and group
-    offsets. A restarted command continues the copy; records that the leader never had are dropped.
-    Exit code 2: a partition has stalled; the reason is shown.
+    offsets. A restarted command continues the copy; records that the leader never had are removed
+    from the copy. Exit code 2: a partition has stalled; the reason is shown.
     """
     from tidelog.remote.broker_connection import connect_socket
     from tidelog.standby.follower import Seams

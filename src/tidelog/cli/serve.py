@@ -338,7 +338,7 @@ def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
     Appends stop if the clock jumps ahead by more than tidelog.max.clock.jump.ms, or if the last
     append time is that far ahead of the clock. This command lets appends continue, now and
     after restarts. If a process such as a broker has the directory open, the command is sent to
-    this process; otherwise, it changes the directory itself.
+    this process; otherwise, the command itself changes the directory.
     """
     from tidelog.control.client import find_holder
 
