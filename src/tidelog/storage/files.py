@@ -1,4 +1,4 @@
-"""Names of small files and of directories, names and ids of topics, and reads and writes of files.
+"""File and directory names, topic names and ids, and functions that read and write files.
 
 The names of a log's segment files are in `log_files`. The content of small text files is defined in
 `text_files`, or in a module for one kind of file.

@@ -124,8 +124,8 @@ OFFSET_CHECKPOINTS: Final = (
     files.CLEANER_CHECKPOINT_FILE,
 )
 
-# Files at the top of the directory that the check only decodes. Each entry has the file's name, its
-# decoder, and the remedy if the decoder raises an error.
+# Files at the top of the directory that the check decodes, without checking their content further.
+# Each entry has the file's name, its decoder, and the remedy if the decoder raises an error.
 _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str], ...]] = (
     (GROUPS_FILE, read_group_offsets, "remove it; `tidelog follow` writes a new one"),
     (

@@ -72,9 +72,9 @@ FIELD: Final = struct.Struct(">HH")
 CRC: Final = struct.Struct(">I")
 ROW: Final = struct.Struct(">" + "".join(code for _, _, code in ROW_FIELDS))
 
-# An entry in the table of blocks: the fields of a zone that covers the whole block (sizes, offsets
-# and counts have 8 bytes here, and 4 in a row), the number of the block's rows, and the checksum of
-# these rows.
+# An entry in the table of blocks: the fields of a zone that covers the whole block, the number of
+# the block's rows, and the checksum of these rows. Sizes, offsets and counts have 8 bytes in an
+# entry, and 4 bytes in a row.
 ENTRY: Final = struct.Struct(">qqqqqqq?qqqqqqIII")
 
 SECTION: Final = struct.Struct(">HI")

@@ -376,7 +376,8 @@ def write_group(piece: Piece, opened: OpenedBatches, plan: "Longs", lost: "Bytes
 
     Args:
         piece: The batches as they are in the source segment.
-        opened: The same batches; a batch that the plan filters has an uncompressed body here.
+        opened: The same batches; in `opened`, batches that the plan filters have uncompressed
+            bodies.
         plan: A plan of `kernels.rewrite`.
         lost: One bit for each record; the bit is set if the record is superseded.
 

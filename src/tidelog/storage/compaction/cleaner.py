@@ -1,13 +1,13 @@
 """Cleans one partition in passes: plan, clean, swap in, store the outcome.
 
 `cleaning_plan` decides what may be cleaned and whether a cleaning is due, and makes the job. A
-worker (in this process or another process) carries the job out. The worker only reads files and
-writes `.cleaned` files. `swap_in` stores the history, replaces the sources by the cleaned segments,
-one after the other (`directory.publication`), and moves the checkpoint when all cleaned segments
-are in place. Records may be appended during a cleaning. If a segment of the job is truncated,
-deleted or replaced during the cleaning, the job is given up (`CleaningAborted`), and its files that
-are not swapped in yet are removed. After an interruption, the next cleaning starts at the old
-checkpoint. Segments that were swapped in before the interruption stay compacted.
+worker (in this process or another process) carries the job out. The worker writes nothing except
+`.cleaned` files. `swap_in` stores the history, replaces the sources by the cleaned segments, one
+after the other (`directory.publication`), and moves the checkpoint when all cleaned segments are in
+place. Records may be appended during a cleaning. If a segment of the job is truncated, deleted or
+replaced during the cleaning, the job is given up (`CleaningAborted`), and its files that are not
+swapped in yet are removed. After an interruption, the next cleaning starts at the old checkpoint.
+Segments that were swapped in before the interruption stay compacted.
 
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.
@@ -94,7 +94,7 @@ class _CleanedChange(Change):
         """
         fs, directory = self._fs, self._directory
         fs.set_mtime(self._path(self._names[0], log_files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
-        fs.sync_dir(directory)  # `.cleaned` names are durable before the first one is replaced
+        fs.sync_dir(directory)  # `.cleaned` names are durable before the first name is replaced
         for name in self._names:
             fs.rename(
                 self._path(name, log_files.CLEANED_SUFFIX), self._path(name, log_files.SWAP_SUFFIX)

@@ -77,10 +77,10 @@ _UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
 def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
     """Return whether every offset from the log start on still has its record.
 
-    If every offset has its record, compaction has removed nothing. For finished segments, zone maps
-    show this. For segments without a usable zone map, the headers of all batches are read. If a
-    batch of format 0 or 1 has to be read, the result is False, because the header of a wrapper
-    message does not show which offsets are inside it.
+    If every offset has its record, compaction has removed nothing. The number of records of a
+    finished segment is taken from the segment's zone map. For segments without a usable zone map,
+    the headers of all batches are read. If a batch of format 0 or 1 has to be read, the result is
+    False, because the header of a wrapper message does not show which offsets are inside it.
 
     Args:
         segments: The segments, oldest first, without gaps between them.

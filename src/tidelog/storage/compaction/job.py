@@ -157,7 +157,7 @@ class Group:
         drop_expired: Whether tombstones and markers past their delete horizon may be dropped. If
             True, no segment or object outside of the job may hold a record that the tombstones
             delete. To drop markers, the job must also read and rewrite all older segments, because
-            only this shows whether a batch of a marker's transaction, even an empty one, remains.
+            any of them may have a batch of a marker's transaction, even an empty batch.
     """
 
     bases: tuple[int, ...]

@@ -6,8 +6,8 @@ job and the files. `InProcess` needs no lock, renames nothing, and changes no fi
 or of the process.
 
 `CleanerProcess` sends each job as a line of JSON to a separate process, which replies with a line
-of JSON. One thread calls `clean` and `rest`; any thread may call `stop`. The separate process only
-reads segments and writes `.cleaned` files. The separate process exits as soon as its input ends,
+of JSON. One thread calls `clean` and `rest`; any thread may call `stop`. The separate process
+writes nothing except `.cleaned` files. The separate process exits as soon as its input ends,
 even in the middle of a job. So no process writes `.cleaned` files after the broker has exited. This
 module contains both the client and the code of the separate process.
 

@@ -503,7 +503,7 @@ class MetadataFile:
         """Replace the file by a file with these values, durably.
 
         Raises:
-            OSError: The file is either the old or the new one, complete; it is unknown which.
+            OSError: The old or the new file exists, complete; it is unknown which of them.
         """
         data, count, rest = bytearray(), 0, iter(values)
         while some := list(islice(rest, _BATCH_RECORDS)):

@@ -56,8 +56,8 @@ class LogDirOptions(NamedTuple):
     """Options of opening a directory.
 
     Attributes:
-        writable: Whether to take the lock, recover if needed, and allow changes; if false, the
-            directory is only read.
+        writable: Whether to take the lock, recover if needed, and allow changes; if false, nothing
+            is written to the directory.
         create: Whether to create the directory if it is missing (implies `writable`).
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         topic_defaults: Values of settings that a topic does not set, by the names of broker
@@ -538,7 +538,7 @@ class LogDir(Closing):
 
         See `tidelog.storage.clocks.append_clock`.
 
-        Opens all partitions. Partitions that can't be opened are ignored here.
+        Opens all partitions. Partitions that can't be opened are ignored.
 
         Returns:
             The latest append time that was accepted, in ms; -1 if no append time is known and none

@@ -138,7 +138,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     Args:
         log_dir: The directory, open for writing.
         topic: Name of the topic.
-        records: All rows of the source, from the first one.
+        records: All rows of the source, from the first row on.
         source: Name of the source.
         group: Groups rows by partition.
         codec: Compression codec; a codec that the topic's `compression.type` names has precedence.

@@ -226,7 +226,7 @@ class TopicAdmin:
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic, ascending; raises UnknownTopic.
 
-        For a foreign topic, returns only partitions with a directory here, because a broker of a
+        For a foreign topic, returns only partitions whose directories exist, because a broker of a
         cluster has only some of a topic's partitions.
         """
         info = self.get(topic)

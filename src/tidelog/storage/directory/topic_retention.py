@@ -2,8 +2,8 @@
 
 `explain` returns why each segment of a partition was rolled, and how long it will be kept. `retain`
 deletes expired segments, or only lists them (`Directory.retain`, `tidelog retain`). Brokers, tier
-runs and standbys apply retention by themselves, without this module. Only `retain` writes; all
-other functions of this module only read.
+runs and standbys apply retention by themselves, without this module. Only `retain`
+changes files; all other functions of this module change nothing.
 
 Source: docs/retention.md.
 """

@@ -57,7 +57,8 @@ def build_batches(
     Raises:
         InvalidRequest: There is no record, or `batch_bytes` is below 1.
         MessageTooLarge: The records of one batch are so large that readers would refuse to
-            decompress them. The index of an only record in its batch is 0 in the error.
+            decompress them. If the batch has only one record, the error has this record's
+            reason, with the index 0.
         TidelogError: `build_batch` refuses the records of a batch.
     """
     if batch_bytes < 1:

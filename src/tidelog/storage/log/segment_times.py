@@ -12,7 +12,7 @@ at most the time that it took to fill the segment.
 Largest timestamps are read from time indexes, smallest timestamps from zone maps. A small
 segment without a zone map is read; a large segment without a zone map is skipped and reported.
 
-Reads only. Source: docs/retention.md.
+Writes nothing. Source: docs/retention.md.
 """
 
 import heapq

@@ -254,7 +254,7 @@ class ClosedSegment(Segment):
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Store that whole batches fill the segment up to its end, as only the writer can know.
+        """Store that whole batches fill the segment up to its end, which only the writer can know.
 
         `size_bytes` is the total size of these batches.
         """
@@ -356,7 +356,7 @@ class ClosedSegment(Segment):
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest record timestamp, which is the timestamp of the last time index entry.
+        """Largest record timestamp, which is the timestamp of the time index's last entry.
 
         If damage hides records, the largest timestamp is unknown, and the result is the largest
         possible value. With this value, a search by time reaches the damage and raises an error

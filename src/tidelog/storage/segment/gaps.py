@@ -1,15 +1,15 @@
 """Gaps between segments: whether offsets missing in the middle of a log are lost.
 
 If no record of a log was ever compacted or erased, the log has every offset from its start to its
-end. Aborted records and the markers of transactions and leader changes keep their offsets, and
-retention and DeleteRecords remove records only from the start. Compaction and erasing remove
-records from the middle. So a gap is a loss if two conditions are met: the topic is not compacted,
-and nothing indicates that records were ever compacted or erased. Indications of a compaction or an
-erasure are: the file `compaction-history` (erasing writes it, too); the mark of gaps that were
-copied from a leader; the partition's offset in Kafka's `cleaner-offset-checkpoint`; and missing
-offsets within the segment before the gap. If a directory has neither `tidelog-topics.json` nor
-Kafka's checkpoint, the cause of a gap is unknown, and the gap is not treated as a loss. An example
-is a copy of a single partition.
+end. Aborted records and control records keep their offsets. Retention and DeleteRecords remove
+records only from the start. Compaction and erasing remove records from the middle. So a gap is a
+loss if two conditions are met: the topic is not compacted, and nothing indicates that records were
+ever compacted or erased. Indications of a compaction or an erasure are: the file
+`compaction-history` (erasing writes it, too); the mark of gaps that were copied from a leader; the
+partition's offset in Kafka's `cleaner-offset-checkpoint`; and missing offsets within the segment
+before the gap. If a directory has neither `tidelog-topics.json` nor Kafka's checkpoint, the cause
+of a gap is unknown, and the gap is not treated as a loss. An example is a copy of a single
+partition.
 
 An index or a zone map can't show whether a gap is a loss: if it was built after the loss, it ends
 where the log ends. A zone map can only prove that the segment still has its last offset.

@@ -20,8 +20,8 @@ from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.types import INT32_MAX, NO_TIMESTAMP
 
-# Minimum of an index's size limit: the size in bytes of one time index entry. A smaller index would
-# have no room for the closing entry, and the segment's largest time would be lost.
+# Minimum of an index's size limit: the size in bytes of an entry of the time index. A smaller index
+# would have no room for the closing entry, and the segment's largest time would be lost.
 INDEX_BYTES_MIN: Final = 12
 
 

@@ -9,10 +9,10 @@ are rebuilt in memory.
 
 An index file is checked when it is loaded: first the order and bounds of its entries
 (`index_loading`), then the checksum that a zone map stores for the file. If there is no such
-checksum, the last entries are checked instead. The last offset index entry must point to a batch
-whose last offset is not greater than the entry's offset. No batch after the batch of the last time
-index entry may have a larger timestamp than this entry. These checks detect an index that was
-truncated, belongs to an older log, or ends in zeros. A wrong index would hide records from
+checksum, the last entry of each index is checked instead. The offset index's last entry must point
+to a batch whose last offset is not greater than the entry's offset. No batch after the batch of the
+time index's last entry may have a larger timestamp than this entry. These checks detect an index
+that was truncated, belongs to an older log, or ends in zeros. A wrong index would hide records from
 searches, and retention would delete these records too early. `tidelog doctor` checks every entry.
 
 Holds no state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
@@ -220,7 +220,7 @@ def _batches_from(segment: Segment, start: int) -> Iterator[Batch]:
 
 
 def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
-    """Return how the last time index entry differs from the last batches, None if it fits.
+    """Return how the time index's last entry differs from the last batches, None if it fits.
 
     The function reads only the batches from about the entry's offset on, usually the last few
     batches.

@@ -106,7 +106,7 @@ def find_sound_batch(
         start: Position to begin at.
         size: End of the readable bytes, exclusive.
         base_offset: The segment's base offset.
-        next_offset: The batch's offsets must begin here or later.
+        next_offset: Minimum of the batch's first offset.
         candidate_limit: Maximum number of positions to try.
 
     Raises:
@@ -137,7 +137,7 @@ def batch_problem(
     Args:
         batch: The batch.
         base_offset: The segment's base offset.
-        next_offset: The batch's offsets must begin here or later.
+        next_offset: Minimum of the batch's first offset.
         end_offset: The batch's offsets must be below this offset.
     """
     try:

@@ -2,7 +2,8 @@
 
 If the segment's first batch has a timestamp, the segment's age is the append's largest timestamp
 minus the first batch's largest timestamp. Otherwise the age is the wall time since the segment was
-created or opened. The age is checked only at an append, so an idle segment is never rolled.
+created or opened. The age is checked only at an append, so an idle segment is never rolled for its
+age. Retention, compaction and requests can also roll idle segments.
 
 In a roll storm, each of many successive appends ends a segment. Possible causes are: a producer
 whose clock runs further and further ahead, an import of the records of many weeks, or a small limit

@@ -105,7 +105,8 @@ def _decode_note(line: str) -> SegmentNote:
     base, end, named, roll_ms, seen_ms = (
         text_files.parse_number(fields[number], "field") for number in (0, 1, 2, 4, 5)
     )
-    # A later release may define more reasons; a reason that is not known here counts as UNKNOWN.
+    # A later release may define more reasons; a reason that is unknown to this release counts as
+    # UNKNOWN.
     reason = fields[3] if fields[3] in set(RollReason) else RollReason.UNKNOWN
     return SegmentNote(base, end, named, RollReason(reason), roll_ms, seen_ms)
 
@@ -207,7 +208,7 @@ class NotesFile:
         if not new:
             return lambda: None
         if not self._size_bytes or not self._is_whole or self._is_stale():
-            # Encode the notes here, because notes may be added or dropped before the file is
+            # Encode the notes now, because notes may be added or dropped before the file is
             # written.
             encoded = encode_notes(self._notes[base] for base in sorted(self._notes))
             count = len(self._notes)
@@ -356,7 +357,7 @@ class NoteKeeper:
         *,
         is_copy: bool = False,
     ) -> Callable[[], None]:
-        """Add a note on the roll of the active segment; the next one begins at `end_offset`.
+        """Add a note on the roll of the active segment.
 
         Args:
             segment: The segment that was rolled.

@@ -113,7 +113,7 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
 
     Raises:
         CorruptIndex: The map is damaged or unreadable, or belongs to another log.
-        UnsupportedVersion: The map's version is not the one that this release reads.
+        UnsupportedVersion: The map's version is not the version that this release reads.
         FileNotFoundError: There is no such file.
     """
     context = segment.context

@@ -88,7 +88,7 @@ def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
 
 
 def plan_release(local: Sequence[SegmentFacts], *, config: TopicConfig, now_ms: int) -> int:
-    """Return how many of the oldest local segments local retention deletes once they are copied.
+    """Return how many local segments, oldest first, local retention deletes once they are copied.
 
     Args:
         local: All local segments, the active one last.
@@ -149,7 +149,7 @@ class LogTier:
         return None if self.view is None else self.view.record.restart_offset
 
     def load(self, bases: list[int], context: SegmentContext) -> list[int]:
-        """Read the tier record; return those of `bases` that belong to the log's local segments."""
+        """Read `tidelog-tier.json`; return those of `bases` that belong to local segments."""
         data = None
         if self._access is not None:
             data = read_record_bytes(context.env.files, context.directory)
@@ -185,7 +185,7 @@ class LogTier:
         return self.view.segments(below)
 
     def take(self, record: "TierRecord", context: SegmentContext) -> None:
-        """Store a new record durably, then use it; on OSError the old view stays in use."""
+        """Store a new `tidelog-tier.json` durably, then use it; on OSError the old stays in use."""
         from tidelog.storage.tier.tier_record import TierView
 
         assert self._access is not None

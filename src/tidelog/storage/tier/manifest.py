@@ -309,7 +309,7 @@ class Manifest:
         return {row.folder for row in rows}
 
     def with_added(self, rows: Iterable[TierSegment]) -> "Manifest":
-        """Return the manifest with further segments, except those that it has copies of already.
+        """Return the manifest with `rows` added, except rows that are copies of its segments.
 
         Raises:
             TierConflict: The manifest has other data at some of these offsets.

@@ -1,4 +1,4 @@
-"""The file in which a partition stores its tier's state, and the tier's segments for a log.
+"""The file with the state of a partition's tier, and `TierView`, which opens the tier's segments.
 
 `tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the directory last
 wrote or read it, and the first local offset. With this file, opening a log, planning a read and

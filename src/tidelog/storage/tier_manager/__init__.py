@@ -1,7 +1,7 @@
 """Functions that change a tier: copy, verify, compact, replace, delete and collect segments.
 
 A change of a tier needs the directory's lock: a `LogDir` open for writing. `verify` and
-`tier_status` only read, and need no lock.
+`tier_status` change nothing, and need no lock.
 """
 
 from tidelog.storage.tier_manager.mover import (

@@ -129,7 +129,7 @@ def _collect_orphans(
     for info in tier.store.list(tier.folder):
         name = info.key.removeprefix(f"{tier.folder}/")
         folder_name = name.partition("/")[0]
-        # The manifest, and objects that users have put here, are no orphans.
+        # The manifest, and objects that users have put into the folder, are no orphans.
         if _FOLDER.fullmatch(folder_name):
             folders[folder_name].append((name, info.size, info.modified_ms))
     named = (mover.settled() if dry_run else mover.settle()).folders()

@@ -399,7 +399,7 @@ class StoredStatistics:
             change is computed by comparison with it.
         whole_bytes: Size of the snapshot in bytes.
         size_bytes: Size of the snapshot and its changes in bytes.
-        is_sound: Whether the file has no other bytes after these, so that entries can be appended.
+        is_sound: Whether the file ends after these bytes, so that entries can be appended.
     """
 
     statistics: Statistics
