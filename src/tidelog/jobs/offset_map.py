@@ -20,9 +20,9 @@ Invariants, for a record r that the mirror copied from offset s to offset t:
 4. A record that the mirror has not copied yet will get an offset at or after its target partition's
    end in `ends`.
 
-So a group at offset s of a source partition misses no record if it starts in a target partition at
-the following offset: the smallest `target_start` of the rows for these two partitions with
-`source_end` > s. If no row has `source_end` > s, the start is the target partition's end in `ends`.
+So a group at offset s of a source partition misses no record if its start in a target partition is
+the smallest `target_start` of the rows for these two partitions with `source_end` > s. If no row
+has `source_end` > s, the start is the target partition's end in `ends`.
 Rows are merged to limit the map's size. All invariants also hold for merged rows. A merged row has
 larger ranges, so a group that starts in these ranges reads more records twice. Exception: a row
 that is merged from two adjacent dense rows is itself dense, and as precise as the two rows.

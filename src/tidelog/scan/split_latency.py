@@ -141,7 +141,7 @@ def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT6
 
     Args:
         create_ms: Create times of the records, in the order of offsets.
-        delays_ms: Watermark delays in ms for which lost records are counted.
+        delays_ms: Watermark delays in ms; the records that each delay would drop are counted.
         largest_ms: Largest create time before these records.
     """
     before = np.maximum.accumulate(np.concatenate(([largest_ms], create_ms)))[:-1]
@@ -259,7 +259,7 @@ def reduce_split(split: Split, delays_ms: Sequence[int], env: Env | None = None)
 
     Args:
         split: The split.
-        delays_ms: Watermark delays in ms for which lost records are counted.
+        delays_ms: Watermark delays in ms; the records that each delay would drop are counted.
         env: Files, if they are not the machine's.
 
     Raises:

@@ -4,8 +4,9 @@ The functions read only these rows, no records.
 
 A key's row contains the key's last record (partition, offset, create time, digest of the value),
 the number of the key's records, and two digests of all these records. One digest depends on the
-order of the records, the other digest does not. A key is of the first kind below that applies. If
-none applies, the key is equal. Exception: a key whose two rows are equal can still be `reordered`.
+order of the records, the other digest does not. The table lists the kinds of differences; the first
+kind that applies to a key is the key's kind. If none applies, the key is equal. Exception: a key
+whose two rows are equal can still be `reordered`.
 This happens if the last records of a partition's keys are in different orders on A and B, and this
 key is one of the keys that have moved (see `displaced`).
 
@@ -118,8 +119,8 @@ def compare(
         a: The keys of A.
         b_rows: int64[n, FIELDS], one row for each key of B.
         history: Whether the records before a key's last record are compared, too.
-        unsure: Keys with records outside the compared range. Compaction may have kept only these
-            later records, and removed compared records of A or B. None if there are no such keys.
+        unsure: Keys that also have records outside the compared range. Because of these records,
+            compaction may have removed records in the compared range. None without such keys.
     """
     a_rows, numbers = a.rows, a.find(b_rows)
     in_both = numbers >= 0
@@ -225,7 +226,7 @@ def _pairs(left: "Longs", right: "Longs") -> "Longs":
 
 
 def differences_of_pairs(pairs: "Longs") -> "Longs":
-    """Return rows of differences for displaced pairs. In them, B's count of records is UNKNOWN."""
+    """Return rows of differences for displaced pairs; in each row, B's record count is UNKNOWN."""
     left = np.zeros((len(pairs), key_rows.FIELDS), np.int64)
     right = np.zeros_like(left)
     for fields, rows in ((_PAIR_OF_A, left), (_PAIR_OF_B, right)):

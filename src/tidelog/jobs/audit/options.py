@@ -111,7 +111,7 @@ class AuditOptions(TypedDict, total=False):
         bool | None,
         Option(
             "Compare all records of each key, not only its last record. Default: only in topics"
-            " that are not compacted.",
+            " that are not compacted and whose create times are not overwritten on one side only.",
             "--history/--no-history",
         ),
     ]

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# Maximum number of bytes that a mark's checksum covers: the last bytes of the run in the segment.
-# The checksum also covers the header of the run's last batch, unless this batch is larger.
+# A mark's checksum covers the last bytes of the run in the segment, at most this number of bytes.
+# They include the header of the run's last batch, unless this batch is larger than TAIL_BYTES.
 TAIL_BYTES: Final = 4096
 
 
@@ -275,10 +275,10 @@ def _limited(side: Side, name: TopicPartition, start: int, end: int) -> tuple[in
 
 
 def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartition, int, int]]:
-    """Add the runs to the plan's `reused_runs`, except runs that overlap an earlier one.
+    """Add runs to the plan's `reused_runs`; skip a run that overlaps the run added before it.
 
     Yields:
-        The ranges of the plan's `cuts` that none of these runs covers.
+        The ranges of the plan's `cuts` that none of the added runs covers.
     """
     by_name: dict[TopicPartition, list[Run]] = {}
     for run in runs:

@@ -7,7 +7,7 @@ Rows of keys are in a folder that the driver and all workers share. If a file in
 damaged, the run that it belongs to is read again.
 
 An audit compares only the records before an offset, or in a time range. But compaction may have
-removed a compared record, because its key has a later record outside the compared range. Then the
+removed a record in this range, because its key has a later record outside the range. Then the
 key wrongly seems to be missing, or to have an older value. To detect such keys, an audit also reads
 the records after or outside the compared range, up to the log end (`read_later_records`). If
 compaction goes beyond this log end in the meantime, the records after this log end are read, too.

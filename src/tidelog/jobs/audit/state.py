@@ -29,7 +29,7 @@ SEED_BYTES: Final = 40
 
 PROGRESS_FILE: Final = ProgressFile(
     job="an audit",
-    version=2,  # version 1 hashed values in another way, so its runs are read again
+    version=2,  # version 1 hashed values in another way, so runs of version 1 are not reused
     is_derived=True,
     is_compact=True,
     # this size is enough for 10,000 runs that each have a time span for every hour of a year

@@ -90,7 +90,7 @@ def written_before(path: str, topic: str, writer: str, *, env: Env) -> int | Non
 
 
 def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[PartitionResult, ...]:
-    """Return a result for each partition of a writer's last commit; empty if it has no commit."""
+    """Return one result per partition of a writer's last commit; empty if there is no commit."""
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
     if mark is None:
         return ()
@@ -119,7 +119,7 @@ def _result(
 _ID_MAX: Final = 200
 
 # Value of the sink's option `txnVersion`. All jobs can use the same value, because each job commits
-# under another writer's name.
+# under a writer name of its own.
 _VERSION: Final = 0
 
 _SUMMARY: Final = (

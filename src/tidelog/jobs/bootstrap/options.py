@@ -48,7 +48,7 @@ class BootstrapOptions(TypedDict, total=False):
     headers: Annotated[
         str | None,
         Option(
-            "Column of headers, a map. Default: no headers.",
+            "Column of headers: a map, or an array of (key, value). Default: no headers.",
             "--headers",
             keyword="Column of headers: a map, or an array of (key, value).",
             metavar="COL",

@@ -5,8 +5,8 @@ rewrites segments in parallel.
 
 The driver holds the directory's lock from the first inspection of a log to the last replacement of
 segments. For each partition, the driver creates a cleaning job and divides it into parts, one for
-each task. Each task reads all segments that the job maps and makes a map from each key to the key's
-last offset. All tasks use the same seed, so they make the same map. With this map, the task
+each task. Each task reads all segments whose keys the job maps, and makes a map from each key to
+the key's last offset. All tasks use the same seed, so they make the same map. With this map, a task
 rewrites its own groups of segments. So the result has exactly the records that a single cleaner
 would keep. After the last task has ended, the driver replaces the old segments by the new ones,
 group by group and each group in one step. If the driver is killed, the next run starts again from
@@ -143,7 +143,7 @@ def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
 
 @contextmanager
 def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
-    """If the block fails with a task's TidelogError, raise CleaningFailed with that message."""
+    """If the block fails with a task's TidelogError, raise CleaningFailed with its message."""
     try:
         yield
     except Exception as error:
@@ -171,7 +171,7 @@ def tier_part(directory: str, store: Mapping[str, str], part: str) -> tuple[obje
         log = log_dir.reader(name.topic, name.partition)
         view = log.tier
         if view is None:
-            raise CleaningFailed(f"{directory}: {name} has no tier here")
+            raise CleaningFailed(f"{directory}: on this worker, {name} has no tier")
         cleaner = TierCleaner(
             workplace=Workplace(log, folder),
             tier=PartitionTier(log_dir.tier_files.store(view.record.url), view.record.folder),
@@ -215,14 +215,14 @@ def compact(
     """Clean finished segments as the topics' settings define: keep only each key's last record.
 
     Args:
-        spark: The session. Its workers must be able to open the directory under this path.
+        spark: The session. Its workers must be able to open the path `directory`.
         directory: A directory of topics. If a broker has locked the directory, the broker creates
             the cleaning jobs, and Spark tasks run them.
         topics: Topics or partitions; None for all compacted topics.
         **options: Options, see `CompactOptions`.
 
     Raises:
-        DirectoryLocked: Another process has locked the directory, and either this process doesn't
+        DirectoryLocked: Another process has locked the directory, and either that process doesn't
             support `lend`, or `accept_lost_times` is set. Nothing was changed.
         UnknownTopic, InvalidRequest: A topic does not exist or is not compacted; a topic of a
             running broker has a tier; or the directory is in an object store.
@@ -325,7 +325,7 @@ class BrokerPartition:
         self._must_roll = roll
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
-        """Request the broker's decision and a cleaning job; None if there is nothing to clean."""
+        """Request the broker's decision and a job; the job is None if nothing must be cleaned."""
         from tidelog.control.verbs import compact_arguments, read_lent
 
         request = compact_arguments(self.name, roll=self._must_roll, is_asked=is_asked)

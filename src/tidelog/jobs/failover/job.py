@@ -242,9 +242,9 @@ class _SourceStarts:
     Attributes:
         source: Partition of A; None for all partitions of a topic.
         starts: Start by partition of B; None if the map has no starts for the source.
-        reason: If `starts` is None, the reason why the map has no starts. Otherwise the reason that
-            the plan gives for a start. If `source` is a partition of A, the text is only the
-            group's position, such as `offset 5 of orders-0`.
+        reason: If `starts` is None, the reason why the map has no starts. Otherwise, if `source` is
+            None, the reason that the plan gives for a start. Otherwise the group's position in
+            `source`, such as `offset 5 of orders-0`.
     """
 
     source: TopicPartition | None
@@ -348,8 +348,8 @@ class FailoverPlan:
         mapped: How the partitions on A and B correspond, by topic on B.
         starts: Start in each partition of B, in order of partitions.
         committed: The group's committed offsets on B before the failover.
-        origins: Source topics on A, by topic on B. A topic that is missing here has the same name
-            on both clusters.
+        origins: Source topics on A, by topic on B. A topic that is not in this mapping has the same
+            name on both clusters.
     """
 
     request: FailoverRequest
@@ -494,9 +494,9 @@ def _positions(a: MeasuredCluster | None, request: FailoverRequest) -> tuple[lis
     committed = a.view.committed(request.group, partitions)
     if request.at_ms is None and not any(committed.values()):
         raise UnknownGroup(
-            f"group {request.group} has committed nothing on {a.view.bootstrap}; check the"
-            " name, or if its offsets are lost, give --at TIME: the group has consumed everything"
-            " that was appended before TIME"
+            f"group {request.group} has committed nothing on {a.view.bootstrap}; check the name;"
+            " if the group's offsets are lost, give --at TIME, which assumes that the group has"
+            " consumed everything that was appended before TIME"
         )
     if not topics:
         raise InvalidRequest("the group has no committed offsets on A; give --topic")

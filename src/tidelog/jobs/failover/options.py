@@ -27,7 +27,7 @@ class FailoverOptions(TypedDict, total=False):
         str | None,
         Option(
             "Assume that the group consumed everything appended to A before this time."
-            f" {TIME_HELP}. Default: its committed offsets.",
+            f" {TIME_HELP}. Default: use the group's committed offsets.",
             "--at",
             metavar="TIME",
         ),

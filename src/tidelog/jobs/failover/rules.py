@@ -495,9 +495,11 @@ def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
 def judge_keys(
     a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count: int
 ) -> TopicMapping:
-    """Return SAME, or ANY if no partitioning function is right for all keys in both samples.
+    """Return whether partition n has the same keys on A and B, with the reason.
 
-    The result also contains the reason.
+    The mapping is SAME if one partitioning function is right for all keys in both samples. It is
+    ANY if no function is, if a sampled record has no key, or if a sample has fewer than KEYS_MIN
+    distinct keys.
     """
     names = []
     for cluster, sample in (("A", list(a)), ("B", list(b))):

@@ -386,7 +386,9 @@ class _Comparison:
     def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
         """Return the ranges to read before the starts on B.
 
-        The ranges may begin earlier if an unconsumed record was not found after the starts.
+        The ranges begin `look_back_ms` before the time for which B was searched. If an unconsumed
+        record was not found after the starts, the ranges begin at the earliest time of all
+        unconsumed records if that is earlier, or at the log start if times can't be compared.
         """
         starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
         back = {s.partition: _back_to(s, look_back_ms) for s in starts}

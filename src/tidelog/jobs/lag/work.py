@@ -250,7 +250,7 @@ def _stored_positions(
         if group not in groups_read.positions and groups_read.may_be_elsewhere(group):
             raise UnknownGroup(
                 f"{place}: group {group}, if it exists, is stored by another broker: this directory"
-                f" does not have its partition of {OFFSETS_TOPIC}"
+                f" does not have the group's partition of {OFFSETS_TOPIC}"
             )
     if groups_read.missing:
         count = (
@@ -276,8 +276,8 @@ def _present(
 COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")
 _ROWS: Final = 65_536
 
-# Records are counted by hour in an array with one element for each hour. This is its maximum
-# length. If the array would be longer, the hours of the records are sorted and counted instead.
+# Maximum length of the array that counts records by hour, with one element for each hour. If the
+# array would be longer, the hours of the records are sorted and counted instead.
 _SPAN_MAX: Final = 1 << 20
 
 

@@ -305,8 +305,8 @@ def latency(
         spark: The session.
         source: A directory of topics, local or in an object store; or a cluster. If a range of
             append times is given, the topics of a cluster must have LogAppendTime or, at tidelog's
-            brokers, `tidelog.lookup.clock=append`. If `topics` is None, topics without one of these
-            settings are left out.
+            brokers, `tidelog.lookup.clock=append`. Other topics are then left out if `topics` is
+            None; otherwise they are an error.
         topics: Topics or single partitions; None for all topics.
         **options: Options, see `LatencyOptions`.
 

@@ -381,9 +381,9 @@ class Batches:
     def _write(self, rows: "DataFrame", batch_id: int) -> None:
         if batch_id < self.offset_map.batch_id:
             raise InvalidRequest(
-                f"batch {batch_id} follows batch {self.offset_map.batch_id}: Spark's checkpoint is"
-                " older than the offset map, and the target already has this batch; start with a"
-                " new checkpoint"
+                f"Spark runs batch {batch_id}, but the offset map already has batch"
+                f" {self.offset_map.batch_id}: Spark's checkpoint is older than the offset map;"
+                " start with a new checkpoint"
             )
         begun_ms = self.env.clock.monotonic_ms()
         notes = self.keep_up()

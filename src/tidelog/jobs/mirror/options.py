@@ -145,8 +145,8 @@ class MirrorOptions(TypedDict, total=False):
     pattern: Annotated[
         str | None,
         Option(
-            "Also copy topics whose whole name matches, including topics that are created later."
-            " Default: only the named topics.",
+            "Also copy topics whose whole name matches this regular expression, including topics"
+            " that are created later. Default: only the named topics.",
             "--pattern",
             metavar="REGEX",
         ),

@@ -87,7 +87,7 @@ def rows_of_group(
         source: Offsets at the source, int64[n], n > 0.
         target: Offsets at the target, int64[n].
         create_ms: Create times in ms, -1 for none, int64[n].
-        arrival_ms: Time in ms at which the last of these records was at the target.
+        arrival_ms: Time in ms at which all of these records were already at the target.
     """
     if len(source) > 1 and (np.diff(source) < 0).any():
         order = np.argsort(source, kind="stable")
@@ -508,8 +508,8 @@ class SentLedger:
     """Collects the offsets that brokers assign to the rows of one task. Not thread-safe.
 
     The rows of a partition are acknowledged in the order in which they were sent, so the n-th
-    acknowledgement is for the n-th row. At most all rows of a micro-batch are unacknowledged, so
-    the memory for them is bounded.
+    acknowledgement is for the n-th row. The unacknowledged rows are from only one micro-batch, so
+    they need a bounded amount of memory.
     """
 
     def __init__(self, routes: Routes) -> None:

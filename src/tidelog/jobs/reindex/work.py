@@ -248,7 +248,7 @@ def _fitting(segment: ClosedSegment, cache: ZoneCache) -> bool:
 
 
 def _beside(segment: ClosedSegment) -> ZoneMap | None:
-    """Return the zone map next to a segment's log; None if missing or of other append times."""
+    """Return the zone map next to a segment's log; None if missing or of older append times."""
     zone_map = segment.zones
     return (
         zone_map

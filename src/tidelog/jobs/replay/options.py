@@ -89,7 +89,7 @@ class ReplayOptions(TypedDict, total=False):
     progress: Annotated[
         str | None,
         Option(
-            "File that stores the progress; after a stop, the same command continues from there."
+            "File that stores the progress, so that the same command continues where it stopped."
             " Default: the progress is not stored.",
             "--progress",
             keyword="Local file of the driver that makes the replay resumable: the same call"
