@@ -215,7 +215,7 @@ class RemotePartition:
     matches: Mapping[int, OffsetAndTimestamp | None]
 
     def end_offset(self, isolation: IsolationLevel) -> int:
-        """Return the end of the offsets visible at that isolation level, exclusive."""
+        """Return the end of the offsets visible at an isolation level, exclusive."""
         is_committed = isolation is IsolationLevel.READ_COMMITTED
         return self.last_stable_offset if is_committed else self.log_end_offset
 

@@ -62,8 +62,8 @@ class BrokerTask:
         """Yield the rows. If failOnDataLoss is false, log a warning for lost offsets.
 
         Raises:
-            OffsetsGone: Requested offsets are not in the log, or the topic was deleted or
-                recreated, and failOnDataLoss is true.
+            OffsetsGone: failOnDataLoss is true, and requested offsets are not in the log, for
+                example because the topic was deleted or recreated.
             MissingTimestamps: Records have no time on the clock, and `strict` is true.
             ClusterFailure: A broker refuses a request, or does not respond in time.
             CorruptData: A batch is damaged.

@@ -72,7 +72,9 @@ class SplitTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the split's rows. Log a warning for lost offsets and for records without a time.
+        """Yield the split's rows; log a warning for lost offsets and for records without a time.
+
+        If failOnDataLoss or `strict` is true, the respective warning is an error instead.
 
         Raises:
             OffsetsGone: Offsets of the split are lost, and failOnDataLoss is true.
@@ -322,10 +324,10 @@ class DirectoryBackend(Closing):
         bounds: Mapping[TopicPartition, tuple[int, int]],
         flushed: Mapping[TopicPartition, int] | None,
     ) -> tuple[EmptyRange, ...]:
-        """Return a reason for each requested range, in case nothing is read from it.
+        """Return for each requested range the reason that applies if the range is empty.
 
-        A range with a reason may be read nevertheless. For example, if a log's first record is
-        later than the time range, the range is read, because records may be out of order.
+        A range in the result is not always empty. For example, if a log's first record is later
+        than the time range, the range is still read, because records may be out of order.
         """
         if not requested:
             return ()

@@ -267,9 +267,9 @@ def new_commit_id(options: SinkOptions) -> str:
     """Return the commit id of a batch write: random, except for a numbered write to one topic.
 
     If a numbered write to one topic is repeated, the id is the same as in the first write. So the
-    commit of the repeated write also removes staged files of the first write, if its driver
-    crashed. If rows name their topics, several writes with the same number may run at the same
-    time, so each of these writes gets a random id.
+    commit of the repeated write also removes staged files of the first write, if the driver of the
+    first write crashed. If rows name their topics, several writes with the same number may run at
+    the same time, so each of these writes gets a random id.
     """
     if options.txn is not None and options.topic is not None:
         return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)

@@ -21,8 +21,8 @@ class Progress:
         batch: Number of the micro-batch, -1 before the first micro-batch.
         offsets_behind: Number of unread offsets in all partitions.
         seconds_behind: Largest age in seconds of the partitions' first unread records, by the
-            records' timestamps. 0 if no record is unread. None if the age is unknown; for example,
-            brokers don't report times of offsets.
+            records' timestamps. 0 if no record is unread. None if the age is unknown, for example
+            because brokers don't report times of offsets.
         append_seconds_behind: Largest age in seconds of the partitions' first unread records, by
             append time. 0 if no record is unread; None if the age is unknown.
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100

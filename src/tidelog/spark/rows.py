@@ -346,7 +346,10 @@ class Router:
             yield str(name), rows
 
     def _numbers(self, topic: str, batch: pa.RecordBatch) -> "Numbers":
-        """Return each row's partition: the given one, or the one that Kafka's clients choose."""
+        """Return each row's partition.
+
+        A row without a partition gets the partition that Kafka's clients would choose.
+        """
         count = self._counts.get(topic) or self._count_of(topic)
         self._counts[topic] = count
         if "partition" not in batch.schema.names:

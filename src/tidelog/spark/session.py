@@ -6,10 +6,10 @@ another Python. The workers' Python may lack tidelog, but Spark's own error does
 workers that start afterwards, and checks the Python of a worker.
 
 The data source is tested with the supported versions and refuses all other versions. The reason is
-that Spark's Python data sources change from one version to the next, so with another version a
-query could fail only at run time. Any process can get Spark's version from pyspark. A session, also
-one of Spark Connect, reports Java's version (`check_session`). Otherwise, Java's version is read
-from the process that started Spark's Python (`driver_java`).
+that Spark's Python data sources change from one version to the next, so with another version an
+error might appear only while a query runs. Any process can get Spark's version from pyspark. A
+session, also one of Spark Connect, reports Java's version (`check_session`). Otherwise, Java's
+version is read from the process that started Spark's Python (`driver_java`).
 
 `workers` checks the Python and the packages of the workers.
 """
@@ -71,8 +71,8 @@ def check_versions(spark: str, java: str | None) -> None:
     if java is not None and java.split(".")[0] not in JAVA_VERSIONS:
         versions = " and ".join(JAVA_VERSIONS)
         raise UnsupportedVersion(
-            f"tidelog works with Spark on Java {versions}, this is Java {java}: set JAVA_HOME to"
-            " one of these where Spark's driver and executors start"
+            f"tidelog works with Spark on Java {versions}, this is Java {java}: set JAVA_HOME to a"
+            " Java of one of these versions for Spark's driver and executors"
         )
 
 

@@ -264,8 +264,8 @@ class BatchPlan:
         bounds: Requested offsets [start, end) of each partition, inside the log.
         lost: Requested offsets that are not in the log.
         empty: Partitions from which nothing is read, each with the reason.
-        doubtful: Partitions whose logs start at a later time than the time range. They are read
-            because an out-of-order record can still match.
+        doubtful: Partitions whose logs start at a time after the end of the time range. They are
+            read because an out-of-order record can still match.
         scan_bytes: Number of bytes of log that the tasks read; None for tables and for brokers.
         log_bytes: Number of bytes of the whole log; None for tables and for brokers.
         reports: One line for each damaged place that the plan avoids, and one for each reason why a
