@@ -64,7 +64,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, help="where the JSON goes (bench-output/NAME.json)")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
-    parser.add_argument("--table", action="store_true", help="last results as Markdown, and stop")
+    parser.add_argument("--table", action="store_true", help="print the last results as Markdown")
     asked = parser.parse_args(arguments)
     if unknown := set(asked.name) - set(names()):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; have: {', '.join(names())}")

@@ -207,5 +207,5 @@ def _synced_case(batch: bytes, count: int) -> Case:
         ours=run,
         rival=plain,
         rival_name="write and fdatasync of the same bytes",
-        note="two syncs an append: append times and log; none for the times while they stand still",
+        note="two syncs per append: log and append times; only one if the append time is unchanged",
     )

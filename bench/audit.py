@@ -223,7 +223,7 @@ def audit_cases(spark: "SparkSession", topics: Topics) -> Iterator[Case]:
         unit="times",
         ours=lambda: told["again"].log_bytes / told["again"].all_bytes,
         goal="ours <= 1.5",
-        note=f"beside {told['again'].state_bytes / 1e6:.0f} MB of rows, written and read once",
+        note=f"plus {told['again'].state_bytes / 1e6:.0f} MB of rows, written and read once",
     )
     topics.grow()
     second = measure(spark, plan_audit(os_env(), a, b, state=topics.state))
@@ -232,7 +232,7 @@ def audit_cases(spark: "SparkSession", topics: Topics) -> Iterator[Case]:
         unit="times",
         ours=lambda: second.log_bytes / second.all_bytes,
         goal="ours <= 0.03",
-        note=f"and {second.state_bytes / second.all_bytes:.3f} times as many bytes of rows",
+        note=f"in addition, bytes of rows: {second.state_bytes / second.all_bytes:.3f} times",
     )
     yield Case(
         case="bytes of logs and stored rows that the next audit reads after 1 % more records,"

@@ -43,7 +43,10 @@ def idle(brokers: Brokers) -> Iterator[Case]:
             print(f"fewer than {size.idle} descriptors may be open", file=sys.stderr)
             return
         at_kafka = min(size.idle, RIVAL_CONNECTIONS)
-        note = f"proportional set size above that without; {size.idle:,} here, {at_kafka:,} there"
+        note = (
+            "proportional set size with the connections minus that without them, scaled from"
+            f" {size.idle:,} connections to tidelog and {at_kafka:,} to Kafka"
+        )
         pair = brokers.pair
         ours, rival = _idle(pair.ours, size.idle), _idle(pair.rival, at_kafka)
         name = f"memory of {GOAL_CONNECTIONS:,} idle connections"
@@ -104,11 +107,14 @@ def loading(brokers: Brokers) -> Iterator[Case]:
             server.stop()
 
     name = f"{size.offsets_bytes >> 20:,} MiB of __consumer_offsets"
-    note = f"{GROUPS:,} groups, commits of {PLACES} partitions, never compacted; from the start on"
+    note = (
+        f"{GROUPS:,} groups, commits of {PLACES} partitions, never compacted; the time begins when"
+        " the broker serves requests"
+    )
     yield figure(f"time to load {name}", "seconds", run, None, goal="ours <= 15", note=note)
-    note = "OffsetFetch of a group that is loaded, one after the other"
+    note = "OffsetFetch requests for a loaded group, one after the other"
     yield figure(f"{name}, p99 of responses while loading", "ms (p99)", tails, None, note=note)
-    yield figure(f"{name}, memory", "MB", peaks, None, note="largest while it is loaded")
+    yield figure(f"{name}, memory", "MB", peaks, None, note="largest during the loading")
 
 
 def _load(server: Served) -> tuple[float, list[float]]:

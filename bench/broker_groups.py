@@ -26,7 +26,8 @@ KINDS: Final[dict[str, type[ClassicMember] | type[ConsumerMember]]] = {
     "consumer": ConsumerMember,
 }
 NOTE: Final = (
-    f"{PARTITIONS} partitions; members beat every {BEAT_MS} ms, brokers don't wait for more of them"
+    f"{PARTITIONS} partitions; members send a heartbeat every {BEAT_MS} ms; brokers don't wait for"
+    " more members before they change a group"
 )
 
 

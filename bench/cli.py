@@ -77,7 +77,7 @@ def cases(quick: bool) -> Iterator[Case]:
             rival=lambda: _cpu_ms([sys.executable, "-c", "pass"]),
             rival_name="python -c pass",
             goal=f"ours <= {_GOAL_MS}",
-            note="a process of its own each time; other programs on the machine are not in it",
+            note="CPU time of a new process in each round, without other programs on the machine",
         )
     if shutil.which(_KCAT) is not None:
         yield from _beside_kcat(log)
@@ -97,5 +97,5 @@ def _beside_kcat(log: str) -> Iterator[Case]:
             ours=lambda: _cpu_ms(ours),
             rival=lambda: _cpu_ms(kcat),
             rival_name=_KCAT,
-            note="the same records of the same broker, whose own CPU is in neither",
+            note="both read the same records of one broker; the broker's CPU time is not included",
         )

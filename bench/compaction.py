@@ -3,7 +3,7 @@
 The head consists of records that were never cleaned. Each record has 200 bytes; keys are uniform.
 Kafka's cleaner runs in a real broker with one cleaner thread, the same memory for its map and no
 throttle. The segments are put into the topic's directory before the broker starts. When the broker
-is idle, the topic's setting is changed to compaction. Kafka's figure is the CPU time of the
+is idle, the topic's `cleanup.policy` is changed to `compact`. Kafka's figure is the CPU time of the
 broker's process from the change of the setting until the cleaner logs that it has finished, minus
 the CPU time that the idle broker would use in this time. tidelog's cleaner runs in its own process.
 tidelog's figure does not include the start of this process; the time to load tidelog's kernels is a

@@ -41,7 +41,7 @@ DECODE_GOAL = "ours >= 25_000_000"
 ENCODE_GOAL = "ours >= 10_000_000"
 NO_HEADERS = tuple(name for name in ALL_COLUMNS if name != "headers")
 LIBRARIES = {Codec.LZ4: "lz4", Codec.ZSTD: "zstandard"}
-OBJECTS = "the rival gives a Python object per record, ours Arrow columns"
+OBJECTS = "the rival returns a Python object per record, tidelog returns Arrow columns"
 
 
 def make_table(rows: int, *, headers: bool = False) -> pa.Table:
@@ -251,5 +251,5 @@ def encode_cases(rows: int) -> Iterator[Case]:
             case=f"encode {codec.config_name}",
             unit="records/s",
             ours=encoded(part, codec),
-            note="the codec at Kafka's default level is nearly all of it",
+            note="the codec, at Kafka's default level, takes nearly all of the time",
         )

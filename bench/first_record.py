@@ -150,7 +150,7 @@ def cases(quick: bool) -> Iterator[Case]:
             rival=_Warm(client).wall_ms,
             rival_name="the same client, with a warm broker in another process",
             goal=f"ours <= {_GOAL_MS}",
-            note="a goal for a quiet machine; a first broker imports its modules meanwhile",
+            note="a goal for a quiet machine; includes the import of the broker's modules",
         )
         yield Case(
             case=f"CPU to the first record, first broker in a process, {client}",
