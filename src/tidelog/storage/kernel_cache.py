@@ -24,7 +24,7 @@ _WARM_FILE: Final = "tidelog-warm"
 
 
 def choose_cache(package: Path) -> Path | None:
-    """Return the directory of compiled kernels. If numba would find none, set one for numba.
+    """Return the directory of compiled kernels; if numba would find no such directory, set one.
 
     Args:
         package: Directory of the kernels' sources. By default, numba stores compiled kernels in a

@@ -277,7 +277,8 @@ class RepairFacts:
 
     Attributes:
         whole: Base offsets of segments whose log is sound, so that their indexes can be rebuilt.
-        aborted: Proven entries of a segment's index of aborted transactions, by base offset.
+        aborted: By a segment's base offset: the proven entries of its index of aborted
+            transactions.
         snapshots: Proven content of a producer snapshot, by the snapshot's offset.
         log_end: Offset after the last sound batch.
         is_whole: Whether every byte of every log file belongs to a sound batch.

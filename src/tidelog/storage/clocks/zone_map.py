@@ -436,7 +436,7 @@ class ZoneMap:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the footer is undamaged. A `RemoteZones` reads its footer at the first use."""
+        """Whether the footer is undamaged; a `RemoteZones` reads its footer to find out."""
         return True  # the constructor has checked the footer
 
     @cached_property

@@ -3,10 +3,12 @@
 A log is a cleaned tail followed by a dirty head. The head begins at the cleaner's checkpoint and
 ends at the first segment that must not be cleaned: the active segment, a segment with records of an
 open transaction, a segment that is not durable yet, or a segment with records younger than
-`min.compaction.lag.ms`. A cleaning is due in three cases: the head's bytes reach a limit; the
-head's share of the cleanable bytes exceeds a limit; or the age of the head's records exceeds a
-limit. A cleaning is also due when the delete horizon of tombstones in the tail has passed, even if
-there is no head. So the tombstones of an idle log are removed, too.
+`min.compaction.lag.ms`.
+
+The head makes a cleaning due in three cases: its bytes reach a limit; its share of the cleanable
+bytes exceeds a limit; or the age of its records exceeds a limit. The tail makes a cleaning due when
+the delete horizon of its tombstones has passed, even if there is no head. So the tombstones of an
+idle log are removed, too.
 
 Source: Kafka 4.x LogCleanerManager; KAFKA-8522 for delete horizons.
 """

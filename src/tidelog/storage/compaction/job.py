@@ -184,7 +184,7 @@ class CleaningJob:
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.
         upper_bound_offset: End of the job's range of offsets, exclusive. A batch that ends directly
             before this end is kept, at least as an empty one, so that the log end is not lost.
-        now_ms: Wall time, from which delete horizons are set and with which they are compared.
+        now_ms: Wall time; delete horizons are computed from it and compared with it.
         rules: The settings.
         active_producers: Last data offset (-1 if the log has no data of the producer) and epoch, by
             the id of each active producer. Each producer's last batch is kept, at least as an empty
@@ -232,7 +232,7 @@ class CleaningJob:
 
     @property
     def delete_horizon_ms(self) -> int:
-        """Delete horizon in ms that this cleaning sets if tombstones or markers have no horizon.
+        """Delete horizon in ms that this cleaning sets for tombstones and markers without one.
 
         A time that is too large for the field of a batch is replaced by the field's maximum, which
         means "never".

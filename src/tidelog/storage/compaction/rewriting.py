@@ -282,7 +282,7 @@ class SourcePass:
         return self._counts
 
     def _end_of_cleaned(self) -> int:
-        """Return the end of the part that was cleaned earlier, in a source without a mapped run."""
+        """For a source without a mapped run, return the end of the part that was cleaned before."""
         source, map_from = self._source, self._cleaning.job.map_from
         if source.end_offset <= map_from:
             return source.size_bytes

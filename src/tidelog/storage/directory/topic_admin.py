@@ -363,7 +363,7 @@ class TopicAdmin:
         """Ensure that a partition's directory exists and durably contains the topic's id.
 
         If the topic has no id, only the directory is ensured. If the directory had to be created,
-        this is reported, because its records are lost. In any thread; raises StorageFailure.
+        this is reported, because records may be lost. In any thread; raises StorageFailure.
         """
         was_clean = self._context.checkpoints.was_clean
         with typed_reads(self._path):

@@ -4,8 +4,8 @@ Kafka keeps names, ids, partition counts and settings of topics in its controlle
 which a tidelog directory does not have. A tidelog directory keeps names, ids, partition counts and
 settings of topics in `tidelog-topics.json` instead. Each change replaces `tidelog-topics.json`
 atomically. Only the holder of the directory's lock changes this file, through `TopicRegistry`,
-which creates no partition directory and takes no lock. The functions of this module only read,
-except `give_ids`.
+which creates no partition directory and takes no lock. Of the functions outside of this
+class, only `give_ids` writes files.
 
 A topic exists if the file or a partition directory has its name. A topic that the file does not
 list (Kafka wrote its directories) gets the default settings and is called foreign. Kafka uses the

@@ -306,8 +306,8 @@ class Flusher:
         last_flush_ms: Wall time in ms when the log was opened or last flushed. A roll syncs the old
             segment, but does not change this time.
         is_flush_due: Whether the caller of an append has to call `flush_later`.
-        has_policy: Whether `flush.messages` or `flush.ms` is set. If False, appends need not call
-            `acknowledge`.
+        has_policy: Whether `flush.messages` or `flush.ms` is set. If False, the writer need not
+            call `acknowledge`, and makes appends visible itself.
     """
 
     def __init__(self, segments: SegmentList, guard: FailureGuard, *, leaves_flushes: bool) -> None:

@@ -251,7 +251,7 @@ class SegmentList:
         self._renew_start()
 
     def follow_changes(self) -> bool:
-        """If finished segments changed, read the current state from disk; return whether they did.
+        """If finished segments have changed, read the state from disk; return whether they have.
 
         The segments have changed if another process has replaced, removed, rolled or tiered
         segments. An append does not count as a change. If the topic was deleted and created again
@@ -430,7 +430,7 @@ class SegmentList:
         return self._trusted
 
     def _limit_times(self, segment: Segment, times: AppendTimes) -> None:
-        """Mark the append times that the segment's rows can't prove as unknown, in memory only."""
+        """In memory only, mark as unknown the append times that the segment's rows can't prove."""
         limit_times(segment, times, self.trusted_end())
 
     def append_times_of(self, segment: Segment) -> AppendTimes:

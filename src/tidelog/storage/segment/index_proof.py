@@ -3,9 +3,9 @@
 An index can be consistent and still be wrong: it may be truncated after a whole entry, belong to
 another segment, or have a flipped bit. `position_floor` and `time_floor` compare the entry with the
 batch that it names, so a wrong index makes a search slower but never hides a record. Some entries
-of old brokers can't be proven, for example a time index entry for an append of several batches, or
-an entry with an offset within a batch. Entries that can't be proven are not used, and the indexes
-are rebuilt in memory.
+of old brokers can't be proven, for example an entry of the time index for an append of several
+batches, or an entry with an offset within a batch. Entries that can't be proven are not used, and
+the indexes are rebuilt in memory.
 
 An index file is checked when it is loaded: first the order and bounds of its entries
 (`index_loading`), then the checksum that a zone map stores for the file. If there is no such
@@ -35,7 +35,7 @@ from tidelog.types import NO_TIMESTAMP
 
 
 def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
-    """Return the greatest time index entry with a time <= `timestamp`, after checking this entry.
+    """Return the time index's greatest entry with a time <= `timestamp`, after checking this entry.
 
     Returns:
         The result of `TimeIndex.lookup`. If the entry is wrong, the indexes are rebuilt, and the
@@ -132,7 +132,7 @@ def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
 
 
 def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
-    """Return the message about a time index entry that differs from the batches."""
+    """Return the message about an entry of the time index that differs from the batches."""
     timestamp, offset = entry
     return (
         f"{log_path}: the time index has timestamp {timestamp} at offset {offset}, unlike the"
@@ -141,7 +141,7 @@ def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
 
 
 def misfit(log_path: str, last_offset: int, position: int) -> str:
-    """Return the message about an offset index entry that does not point to its batch."""
+    """Return the message about an entry of the offset index that does not point to its batch."""
     return (
         f"{log_path}: the offset index has offset {last_offset} at position {position}, where the"
         " log has another batch or none; rebuilt in memory"

@@ -95,8 +95,8 @@ class MappedPart(NamedTuple):
     is_whole: bool
 
 
-# Path of a log file, and the two entries at which a search begins: (time index entry, offset index
-# entry).
+# Path of a log file, and the two entries at which a search begins: an entry of the time index, and
+# an entry of the offset index.
 Proven = tuple[str, tuple[int, int], tuple[int, int]]
 
 

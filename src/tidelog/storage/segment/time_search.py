@@ -9,9 +9,9 @@ segment's end gives the first segment that can have a match. This segment's time
 batch to start at. Batches are skipped as long as the largest timestamp in their headers is too
 small. The first batch whose header has a large enough timestamp is opened. A flipped bit in the
 header of a skipped batch could hide a match, so the checksums of skipped batches are verified, up
-to `PASSED_BYTES` in all. The batch that a time index entry names needs no such check, because its
-header was compared with the entry. If all matches of a segment are below the log start, the search
-continues with the next segment. Kafka returns "not found" in this case.
+to `PASSED_BYTES` in all. The batch that an entry of the time index names needs no such check,
+because its header was compared with the entry. If all matches of a segment are below the log start,
+the search continues with the next segment. Kafka returns "not found" in this case.
 
 A search by append time usually opens no batch. Known append times never decrease, so the result is
 the start of a run of equal times. A batch is opened only if compaction has removed some of its

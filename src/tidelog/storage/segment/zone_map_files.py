@@ -3,7 +3,7 @@
 A map is used only for the log that it was built from: the topic id, the base offset, the log's
 size, and the first bytes of the log's first and last batch must be those stored in the map. File
 times are not compared. A damaged or stale map is reported and not used. Without a map, reads are
-only slower.
+slower, but return the same results.
 
 Source: docs/decisions/0007-zone-maps.md.
 """
@@ -360,7 +360,7 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
     is built again. The arguments are those of `build`.
 
     Raises:
-        OSError: The disk failed. A previous file still exists.
+        OSError: The disk failed. A previous file, if there is one, still exists.
     """
     context = segment.context
     try:

@@ -185,7 +185,7 @@ class LogTier:
         return self.view.segments(below)
 
     def take(self, record: "TierRecord", context: SegmentContext) -> None:
-        """Store a new `tidelog-tier.json` durably, then use it; on OSError the old stays in use."""
+        """Store a new `tidelog-tier.json` durably and use it; on OSError the view is unchanged."""
         from tidelog.storage.tier.tier_record import TierView
 
         assert self._access is not None

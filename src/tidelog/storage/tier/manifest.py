@@ -3,8 +3,8 @@
 Each partition has one manifest object, which is replaced by compare-and-swap. So any number of
 segments is replaced in one step, and a reader sees all of the old segments or all of the new
 segments. Each segment has a row in the manifest. A scan can be planned from the rows alone, without
-opening a file. Manifests are immutable: a change returns another manifest. The functions here read
-and write no files.
+opening a file. Manifests are immutable: a change returns another manifest. This module does no
+I/O.
 
 Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the bytes of
 the inner object. Source: docs/tiers.md#the-manifest.

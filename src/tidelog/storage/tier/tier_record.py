@@ -444,7 +444,7 @@ class TierView:
         )
 
     def hole(self, local_start: int) -> tuple[int, int] | None:
-        """Return the offsets [start, end) between the tier and the local part, or None."""
+        """Return the offsets [start, end) between the tier and the local files, or None."""
         start = max(self.end_offset, self.record.log_start_offset)
         return (
             (start, local_start) if self.record.manifest.segments and start < local_start else None

@@ -1,4 +1,4 @@
-"""Functions that change a tier: copy, verify, compact, replace, delete and collect segments.
+"""Functions on tiers: copy, verify, compact, replace, delete and collect segments.
 
 A change of a tier needs the directory's lock: a `LogDir` open for writing. `verify` and
 `tier_status` change nothing, and need no lock.

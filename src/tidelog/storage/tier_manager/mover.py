@@ -546,7 +546,7 @@ class Mover:
         self._take_record()
 
     def _take_record(self) -> None:
-        """Use the tier record as the log has changed it; update the manifest if the start rose."""
+        """Take over the log's tier record. If the log start rose, update the manifest, too."""
         if self.log.tier is not None:
             self.record = self.log.tier.record
         if self.record.log_start_offset > self.record.manifest.log_start_offset:
