@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose hypothesis's profile; with `--core`, tests simulate crashes at fewer points."""
+    """Choose hypothesis's profile; with `--core`, let tests simulate crashes at fewer points."""
     settings.load_profile(_profile(config))
     if config.getoption("core"):
         core.begin()
@@ -121,7 +121,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the fixtures
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Wait until kernels are loaded, and collect garbage; otherwise this disturbs the next test.
+    """Wait until kernels are loaded, and collect garbage, so that neither disturbs the next test.
 
     The first broker of a process loads kernels in a thread that outlives the broker, while the next
     test may measure memory or patch functions. Sockets that Spark has left open are reported only

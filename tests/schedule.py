@@ -49,7 +49,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc] # xdist has no hints
         self._left: dict[str, list[int]] = {}
 
     def schedule(self) -> None:
-        """Assign the first tests once all processes have collected, or tests to a new process."""
+        """Assign the first tests once all processes have collected; later, supply new processes."""
         if self.collection is None:
             if not self._check_nodes_have_same_collection():
                 self.log("different tests collected, aborting run")

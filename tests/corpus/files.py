@@ -24,10 +24,10 @@ import tidelog
 _ROOT = "/log"
 # Workloads whose calls run in several threads.
 _BY_THREADS = {"asked-broker", "follow"}
-# Temporary file of a tier's record. The record contains the store's URL, which is a local path
+# Temporary file of a tier record. The tier record contains the store's URL, which is a local path
 # here.
 _WITH_PATH = "tidelog-tier.json.tmp"
-# The corpus keeps the calls of one in this many recoveries after power losses.
+# The corpus keeps the calls of every n-th recovery after a power loss. This number is n.
 _FULL = 20
 
 
@@ -72,7 +72,7 @@ def _on_disk(name: str, workload: commanded.Workload, folder: Path) -> Iterator[
 
 
 def _without_path(call: Call) -> Call:
-    """Return the call; the size becomes 0 if it depends on the path, as in a tier's record."""
+    """Return the call; the size becomes 0 if it depends on the path, as in a tier record."""
     return call._replace(size=0) if call.path.endswith(_WITH_PATH) else call
 
 

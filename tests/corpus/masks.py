@@ -37,7 +37,7 @@ _CLOSED: Final = re.compile(
 _CONTROLLER: Final = re.compile(r"(?:Failed while waiting|Timed out waiting) for controller")
 # The time that a broker took to open its logs.
 _OPENED: Final = re.compile(r"opened in \d+\.\d s")
-# The time that librdkafka has tried to connect, as in "(after 0ms in state CONNECT)".
+# The time for which librdkafka has tried to connect, as in "(after 0ms in state CONNECT)".
 _WAITED: Final = re.compile(r"\(after \d+ms in state")
 
 

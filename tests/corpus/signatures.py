@@ -103,7 +103,7 @@ def _module_of(function: object) -> ModuleType:
 
 
 def signature_lines(name: str, function: Callable[..., object]) -> list[str]:
-    """Return `name(`, a line for each parameter, and `) -> type`; one line if it has none."""
+    """Return `name(`, a line for each parameter, and `) -> type`; one line if there are none."""
     module = _module_of(function)
     signature = inspect.signature(function)
     lines = list[str]()

@@ -130,7 +130,10 @@ def _facts(record: object) -> tuple[object, ...]:
 
 
 def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
-    """Assert that batches and epoch file have the promised epochs, and that the log's is higher."""
+    """Assert that batches and epoch file have the promised epochs.
+
+    The log's current leader epoch must be higher than `epoch` and than the epochs of all batches.
+    """
     epochs = {kept.offset: kept.leader_epoch for kept in version.records}
     previous = -1
     for part in log.slices():

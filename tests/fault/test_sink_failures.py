@@ -81,7 +81,10 @@ def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
 
 
 def goes_on(log: Log, files: DamageFileSystem) -> bool:
-    """Append and flush; return False if the partition is offline and refuses without any call."""
+    """Append and flush; return False if the partition is offline.
+
+    An offline partition must refuse the append without calling the disk.
+    """
     calls = files.calls
     try:
         log.append([NewRecord(key=b"k", value=b"goes on")])

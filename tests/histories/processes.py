@@ -23,7 +23,8 @@ FETCH_BYTES: Final = 4096
 COPIES_MAX: Final = 300
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LONG_MS, SHORT_MS = 60_000, 30
-# Wait of a client before a retry, in iterations of the event loop of one millisecond each.
+# Number of iterations of the event loop, of one millisecond each, that a client waits before a
+# retry.
 AGAIN: Final = range(1, 10)
 
 

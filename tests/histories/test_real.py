@@ -14,7 +14,8 @@ from tests.worlds.brokers.victims import Nursery
 # Number of histories that share a broker and its kills: as many as there are `PAIRS`.
 TOGETHER = 5
 PLAIN_RUN, SWEEP = 15, 2_000
-# In the histories of this many last seeds of the sweep, groups have members of both protocols.
+# Number of seeds, the last ones of the sweep, in whose histories groups have members of both
+# protocols.
 BOTH = 400
 FAULTY = Path(__file__).with_name("faulty")
 

@@ -12,8 +12,8 @@ from tests.histories.history import History, Outcome
 from tests.histories.simulation import simulate
 from tests.worlds.memory_folder import memory_folder
 
-# Number of histories that share a broker and its kills. With more histories there are more requests
-# (800 per history), so more kills, and more topics, so slower starts.
+# Number of histories that share a broker and its kills. More histories send more requests (800 per
+# history), which allows more kills, but they also have more topics, which slow down each start.
 TOGETHER = 10
 PLAIN_RUN, SWEEP = 300, 100_000
 # Number of seeds of one test.

@@ -37,7 +37,7 @@ class Turns(ThreadPoolExecutor):
         return future
 
     def turn(self) -> None:
-        """Run a random number of the queued calls, in order."""
+        """Run a random number of the queued functions, in order."""
         while self._left and self._random.random() < 0.8:
             self._futures.pop(0)
             self._left.pop(0)()

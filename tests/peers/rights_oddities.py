@@ -171,7 +171,8 @@ def _settings() -> Iterator[Question]:
     yield Question("metrics", api.LIST_CONFIG_RESOURCES, 0, listing)
 
 
-# Invalid changes for any resource; their error takes precedence over other errors.
+# Invalid changes of settings, the first two for resources of any kind, the others for brokers only.
+# Their errors take precedence over other errors.
 BACKOFF: Final = "log.cleaner.backoff.ms"
 BAD: Final[tuple[tuple[tuple[str, str | None], ...], ...]] = (
     ((BACKOFF, "1"), (BACKOFF, "2")),
@@ -191,7 +192,7 @@ def _bad_changes() -> Iterator[Question]:
     for kind, name in PLACES:
         for configs in BAD if kind == BROKER else BAD[:2]:
             what = f"of {name!r}: {configs}"
-            if name != "":  # this would remove a default that Kafka's feature has set
+            if name != "":  # it would remove all brokers' default that a Kafka feature has set
                 values = [ConfigValue(name=key, value=value) for key, value in configs]
                 whole = AlterConfigsResource(resource_type=kind, resource_name=name, configs=values)
                 changing = AlterConfigsRequest(resources=[whole], validate_only=True)

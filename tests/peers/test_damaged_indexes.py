@@ -27,7 +27,7 @@ Change = Callable[[bytes], bytes]
 
 
 def damaged_pair(oracle: Oracle, folder: Path, change: Change) -> tuple[Script, Script]:
-    """Return scripts for Kafka and for ours, on copies of one log with a changed time index."""
+    """Return scripts for Kafka and for tidelog, on copies of a log with a changed time index."""
     steps = [append(T0 + hour * HOUR_MS, now_ms=T0 + hour * HOUR_MS) for hour in range(4)]
     steps.append({"do": "roll", "now_ms": T0 + 4 * HOUR_MS})
     steps.append(append(T0 + 4 * HOUR_MS, now_ms=T0 + 4 * HOUR_MS))

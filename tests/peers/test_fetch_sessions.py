@@ -1,4 +1,4 @@
-"""Fetch sessions with deleted and recreated topics get equal responses from Kafka and ours."""
+"""Fetch sessions with deleted and recreated topics get equal responses from Kafka and tidelog."""
 
 from collections.abc import Callable, Iterator
 from typing import Final

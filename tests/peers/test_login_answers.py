@@ -110,7 +110,7 @@ def test_invalid_messages_during_a_reauthentication_get_equal_responses(
 def test_requests_instead_of_a_token_are_refused(
     doors: tuple[Door, Door], mechanism: str, *, is_renewal: bool
 ) -> None:
-    """Both brokers refuse a second handshake. Kafka alone responds to other requests (an error)."""
+    """Both refuse a second handshake. To other requests only Kafka responds, with an error."""
 
     def begun(visitor: Visitor) -> None:
         if is_renewal:

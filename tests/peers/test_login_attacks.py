@@ -100,7 +100,7 @@ def test_a_message_after_a_completed_exchange_is_refused(
 
 
 def answers(doors: tuple[Door, Door], mechanism: str, *message: object) -> list[object]:
-    """Return the responses of Kafka and ours to a changed authentication, without the handshake."""
+    """Return Kafka's responses and ours to a changed authentication, without the handshake."""
 
     def story(visitor: Visitor) -> None:
         visitor.shake(mechanism)
@@ -175,7 +175,7 @@ MESSAGES: Final = (
 
 
 def bearers(doors: tuple[Door, Door], message: str) -> list[Heard]:
-    """Return the responses of Kafka and ours to a message of OAUTHBEARER, without the handshake."""
+    """Return Kafka's responses and ours to a message of OAUTHBEARER, without the handshake."""
 
     def told(door: Door) -> Heard:
         key = door.good[BEARER]

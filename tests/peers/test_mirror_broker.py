@@ -63,7 +63,7 @@ def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partit
 
 
 def test_the_map_has_the_offsets_of_the_copies(either_broker: AnyBroker) -> None:
-    """The map stays right if others write between copies, and if a failed copy is repeated."""
+    """The map stays right if other clients write between copies, and if a copy is repeated."""
     topic = "mirror-places"
     either_broker.create_topic(topic, 2)
     other = Producer(either_broker.client_config(linger_ms=0))

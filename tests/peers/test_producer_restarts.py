@@ -18,7 +18,10 @@ OUT_OF_ORDER = 45
 
 
 def sent_twice(oracle: Oracle, folder: Path, first_ms: int) -> tuple[list[object], list[object]]:
-    """Append batches, restart, append the same again; return Kafka's and our second responses."""
+    """Append batches, restart, and append the same batches again.
+
+    Return Kafka's responses and ours to the second appends.
+    """
     batches = [
         build_batch(
             [NewRecord(value=b"v", timestamp=first_ms + n)],

@@ -80,7 +80,7 @@ NAMES = st.text(ALPHABET, max_size=5)
 
 
 def regexes(*words: str) -> st.SearchStrategy[str]:
-    """Draw expressions of the whole language from these words, some of them invalid."""
+    """Draw expressions with these words; they use the whole language, and some are invalid."""
     times = st.sampled_from(TIMES)
     atoms = st.tuples(st.sampled_from([*ATOMS, *words]), times).map("".join)
     right = st.recursive(

@@ -207,8 +207,8 @@ def deleted(it: Side) -> Iterator[object]:
     yield one.fetch()
     yield one.say((0, 9, [ACCEPT]))
     yield one.say((10, 19, [RELEASE]))
-    # Kafka notices only at a fetch that the records below offset 12 are deleted. So send a fetch,
-    # which acquires no records.
+    # Kafka notices the deletion of the records below offset 12 only at the next fetch. So send a
+    # fetch, which acquires no records.
     yield one.begin()
 
 

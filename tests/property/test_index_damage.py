@@ -81,7 +81,7 @@ def test_damaged_indexes_of_finished_segments_change_no_result(
 def test_damaged_indexes_without_a_zone_map_change_no_result(
     damage: Damage, suffixes: set[str], seed: int
 ) -> None:
-    """Other programs write no zone maps; then index entries can be checked only by the log."""
+    """Other programs write no zone maps, so index entries can be checked only against the log."""
     env, source = mended_log(), random.Random(seed)
     finished = finished_bases(env)
     for base in finished:

@@ -4,7 +4,7 @@ The steps are drawn by a seed: appends with any timestamps, transactions, rolls,
 retention, compaction, truncation, restarts; sidecars are removed and restored, the folder is
 replaced by its copy, the topic is created again. A random time passes between two steps. Some disks
 round modification times; on the other disks the clock is sometimes set back. If the folder's
-modification time is unchanged, the open reader reads again only the last segment.
+modification time is unchanged, the open reader reads only the last segment again.
 """
 
 import random

@@ -306,7 +306,7 @@ class ShareMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Restart from the stored state, which has no locks; do nothing before a pending write."""
+        """Restart from the stored state, which has no locks, unless a write is pending."""
         if self.changes:
             return
         kept = [

@@ -56,7 +56,7 @@ class Crowd:
         return not self._ready(0)
 
     def await_end(self) -> None:
-        """Wait until the broker has closed all connections; raises TimeoutError."""
+        """Wait until the broker has closed all connections; raise TimeoutError if it doesn't."""
         for each in self._sockets:
             each.settimeout(PATIENCE_S)
             try:

@@ -176,7 +176,7 @@ def test_alter_configs_resets_settings_that_it_does_not_name(data: str) -> None:
 
 
 def test_settings_without_effect_are_stored_and_described(data: str) -> None:
-    """The broker accepts Kafka's settings that have no effect here, because tools may set them."""
+    """The broker accepts Kafka's settings that have no effect in it, because tools may set them."""
     threads, relogin = "background.threads", "sasl.kerberos.min.time.before.relogin"
     with start_with(data, background_threads="8") as broker:
         changes = [(threads, SET, "9"), (relogin, SET, "58000")]

@@ -61,7 +61,7 @@ def test_a_row_larger_than_the_clients_limit_is_named(
 def test_a_row_that_only_the_broker_refuses_is_named(
     log: RemoteDirectory, shell: Shell, tmp_path: Path, count: int
 ) -> None:
-    """Times close to a limit are left to the broker, whose clock may differ."""
+    """Only the broker checks a time close to a limit: its clock and the client's may differ."""
     name, rows = fresh(log, message_timestamp_before_max_ms="3600000"), tmp_path / "rows.csv"
     now = log.point("now")
     times = [now, now - 3_600_000 - 100_000, now]

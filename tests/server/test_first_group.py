@@ -1,4 +1,4 @@
-"""No client has to retry because a broker gets its first consumer group.
+"""When a broker gets its first consumer group, no client has to retry a request.
 
 So no client may get the error COORDINATOR_LOAD_IN_PROGRESS, after which clients pause before they
 retry; librdkafka pauses for three seconds.

@@ -37,8 +37,8 @@ from tidelog.server.runtime.counters import Counters
 from tidelog.types import NewRecord
 
 TIMES: Final = 1000
-# Number of responses, of hundreds of kilobytes each, that exceeds the system's buffers of a
-# connection.
+# Number of responses whose total size exceeds the system's buffers of a connection. Each response
+# has hundreds of kilobytes.
 ANSWERS: Final = 60
 UNKNOWN_TOPIC: Final = 3
 NEVER_MS: Final = 1 << 60

@@ -76,7 +76,7 @@ def test_records_of_a_disconnected_client_are_all_appended(broker: Broker) -> No
     broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
     with RawClient(broker.bootstrap_servers) as client:
         send_unacknowledged(client)
-    until_so(lambda: all_there(broker), "the records of who has gone")
+    until_so(lambda: all_there(broker), "the records of the disconnected client")
 
 
 @pytest.mark.parametrize("way", ["waits", "says so", "just goes"])
@@ -100,7 +100,7 @@ def test_records_of_a_disconnected_tls_client_are_all_appended(tmp_path: Path, w
                 client._sock.setblocking(False)
                 with suppress(ssl.SSLWantReadError):  # the broker has closed its side
                     client._sock.unwrap()
-        until_so(lambda: all_there(broker), "the records of who has gone")
+        until_so(lambda: all_there(broker), "the records of the disconnected client")
 
 
 def test_a_topic_is_created_for_a_disconnected_client(broker: Broker) -> None:

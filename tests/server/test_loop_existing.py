@@ -113,10 +113,10 @@ def held_by(
     version: int,
     *requests: "DataclassInstance",
 ) -> float:
-    """Return the fewest CPU seconds for which a request after the first one blocks the loop.
+    """Return the fewest CPU seconds for which a request blocks the loop, without the first request.
 
-    Requests are sent until one after the first takes less than `limit_s`. If only one request is
-    given, it is sent at most `MEASUREMENTS` times.
+    Requests are sent until one, but not the first, takes less than `limit_s`. If only one request
+    is given, it is sent at most `MEASUREMENTS` times.
     """
     held = []
     with RawClient(metered.broker.bootstrap_servers) as client:

@@ -146,7 +146,7 @@ def test_a_batch_that_takes_long_to_check_leaves_the_loop_to_others(
 def test_acknowledgements_of_one_session_epoch_are_not_processed_in_parts(
     metered: MeteredBroker,
 ) -> None:
-    """The first of several parts would change the session's epoch; the others would be refused."""
+    """The first part would change the session's epoch, so all other parts would be refused."""
     batch = AcknowledgementBatch(first_offset=0, last_offset=2599, acknowledge_types=[1] * 2600)
     partitions = [
         ShareFetchPartition(partition_index=number, acknowledgement_batches=[batch])

@@ -1,4 +1,4 @@
-"""One small local Spark session and one Kafka for all tests here, stopped at the end."""
+"""One small local Spark session and one Kafka for all tests of this folder."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ __all__ = ["either_broker", "kafka_broker", "mortal_broker"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test here for Spark, and ignore Spark's own warnings (pandas 3)."""
+    """Mark every test of this folder for Spark, and ignore Spark's own warnings (pandas 3)."""
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):

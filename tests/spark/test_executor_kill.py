@@ -140,7 +140,7 @@ def application(cluster: tuple[Processes, str], tmp_path: Path) -> Application:
 def drawn_batch(
     draw: random.Random, application: Application, checkpoint: Path, data: Path
 ) -> Callable[[], bool]:
-    """Choose a random batch and step; return a function: whether the batch has reached the step.
+    """Choose a random batch and step; return a check of whether the batch has reached the step.
 
     The steps are the batch's start, running tasks, a staged file, and the batch's end.
     """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.tidy.checks import ROOT
 
+_COMMANDS = Path(ROOT, "src", "tidelog", "cli")
 # Plural nouns that may follow a count in commands' texts. `bytes` is not in the list, because
 # counts of bytes are always above one.
-_COMMANDS = Path(ROOT, "src", "tidelog", "cli")
 _NOUNS = re.compile(
     r" (changes|entries|files|findings|groups|keys|members|messages|offsets|partitions|places"
     r"|records|rows|segments|topics|users|zones)\b"

@@ -1,4 +1,4 @@
-"""At the end of a `with` block, no failure hides what the user must know."""
+"""If a `with` block and the close at its end both fail, neither failure hides the other."""
 
 from tidelog.closing import Closing
 from tidelog.errors import InvalidRecord, StorageFailure

@@ -1,7 +1,7 @@
 """Programs, packages and features of the system that a machine may lack.
 
-Only these functions may skip a test (checked by tests/tidy/test_files.py), so that CI skips no test
-because something is missing.
+Only these functions may skip a test (checked by tests/tidy/test_files.py). In CI, `need` and
+`skip_or_fail` fail the test instead.
 """
 
 import os

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-# A tier's record contains the path of its store. `PLACE` is a symbolic link to the folder of the
+# A tier record contains the path of its store. `PLACE` is a symbolic link to the folder of the
 # archive in use, so the path in the record is the same in every run.
 PLACE: Final = Path("/tmp/tidelog-corpus-before")
 _SUFFIX: Final = ".tar.xz"

@@ -55,7 +55,10 @@ def _filled(topic: str, turns: int = 6, **config: str) -> None:
 
 
 def compact(_home: Path, notes: Notes) -> None:
-    """Clean a topic by Kafka's rules: once, after more appends, and after `delete.retention.ms`."""
+    """Clean a topic by Kafka's rules.
+
+    The topic is cleaned once, again after more appends, and again after `delete.retention.ms`.
+    """
     _filled("t", cleanup_policy="compact", delete_retention_ms=f"{HOUR_MS}")
     _filled("u", cleanup_policy="compact", tidelog_compaction_strategy="timestamp")
     _filled("plain")

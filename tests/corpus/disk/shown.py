@@ -12,7 +12,7 @@ from tests.corpus.shell import escaped, run
 
 _HEX_MAX_BYTES: Final = 64
 _TEXT_MAX_BYTES: Final = 4096
-# Checksum of a tier's record, which contains a local path as the store's URL.
+# Checksum of a tier record, which contains a local path as the store's URL.
 _CHECKSUM: Final = re.compile(rb'("crc32c": )[0-9]+')
 _DUMPED: Final = (
     *(".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".appendtime", ".zones"),

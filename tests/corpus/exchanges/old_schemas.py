@@ -1,6 +1,6 @@
-"""Fields of Produce 0 to 2, Fetch 0 to 3 and ListOffsets 0, which Kafka 4 has removed; kio's names.
+"""Fields of Produce 0 to 2, Fetch 0 to 3 and ListOffsets 0, which Kafka 4 has removed.
 
-Source: Kafka's protocol guide of 3.9.
+Source: Kafka's protocol guide of 3.9. The fields have the names that kio would give them.
 """
 
 from typing import Final

@@ -217,7 +217,7 @@ class Stage:
         self.broker.run_due()
 
     def settle(self) -> None:
-        """Send unrecorded requests until the broker's loop has read all requests sent earlier."""
+        """Send unrecorded requests, so that the broker's loop reads all requests sent earlier."""
         line = Line(self, "settle", next(iter(self.broker.ports.values())))
         for _ in range(_TURNS):
             line.quiet("metadata", 9, {"topics": []})

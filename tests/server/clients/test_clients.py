@@ -79,7 +79,7 @@ def test_a_partition_requested_twice_is_refused(served: Served) -> None:
 
 @pytest.mark.parametrize("version", [1, 5, 7, 8, 9, 10, 11])
 def test_times_below_zero(served: Served, version: int) -> None:
-    """A negative time has a special meaning from some request version on, or is an error."""
+    """A negative time is an error, or has a special meaning from a certain request version on."""
     told = {}
     with RawClient(served.bootstrap) as raw:
         for value in range(-8, 0):

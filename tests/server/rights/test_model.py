@@ -43,7 +43,10 @@ NAMES: Final = {
 
 
 class Question(NamedTuple):
-    """Whether a user may do an operation on a resource, or (`name` is None) on any of this type."""
+    """Whether a user may do an operation on a resource.
+
+    If `name` is None: whether the user may do it on at least one resource of this type.
+    """
 
     user: str
     host: str
@@ -53,7 +56,7 @@ class Question(NamedTuple):
 
 
 def questions(*users: str) -> Iterator[Question]:
-    """Yield all questions. The questions without a name ask for the right to write to any topic."""
+    """Yield all questions. Those without a name are about the right to write to some topic."""
     for user in users:
         for host in HOSTS:
             for kind, names in NAMES.items():

@@ -105,7 +105,7 @@ def test_all_missing_keys_are_found_if_nothing_after_the_cut_was_compacted(
 def test_a_cleaning_while_the_keys_behind_are_read_is_followed(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The audit reads a key's later record if a cleaning removes its first record after the cut."""
+    """If a cleaning removes a key's first record after the cut, the audit reads a later record."""
     a, b = sides(tmp_path)
     times: list[object] = []
 

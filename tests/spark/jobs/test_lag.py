@@ -53,7 +53,7 @@ KAFKAS = re.compile(
 
 
 def positions_of(path: str) -> dict[str, dict[Partition, int]]:
-    """Return the offsets of two groups in two partitions; one is beyond the partition's end."""
+    """Return the offsets of two groups in two partitions; one offset is beyond the log end."""
     ends = {number: len(records_of(path, number)) for number in (0, 1)}
     with_ends = {number: records_of(path, number)[-1].offset + 1 for number in ends}
     return {

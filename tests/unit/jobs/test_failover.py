@@ -257,7 +257,7 @@ class TestStarts:
         assert "although later records exist" in start.reason
 
     def test_a_partition_starts_at_the_end_if_b_finds_no_record_by_append_time(self) -> None:
-        """All of B's records were appended before the search time; one was created later."""
+        """All of B's records were appended before the search time; one was created after it."""
         a, b = pair()
         append_all(a, 1_000)
         append_all(b, 1_000, 2_000)

@@ -1,4 +1,4 @@
-"""Properties of sources and target that a mirror reads and uses; all are directories here."""
+"""Properties of sources and target that a mirror reads and uses, tested with directories."""
 
 import dataclasses
 from pathlib import Path

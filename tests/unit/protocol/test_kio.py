@@ -234,7 +234,7 @@ def test_the_same_fields_may_be_null_as_in_kafka() -> None:
 
 
 def other_nulls(kind: type, theirs: Theirs, version: int, at: Path = ()) -> Iterator[Path]:
-    """Yield the paths of the fields that can be null only here or only in kio.
+    """Yield the paths of the fields that can be null only in tidelog or only in kio.
 
     Numbers and ids are left out, because kio represents some of their values by None.
     """

@@ -190,7 +190,7 @@ def compacted() -> FakeCluster:
     ("read", "left"), [(False, Count(48, is_exact=False)), (True, Count(4, is_exact=True))]
 )
 def test_records_left_of_a_compacted_log(read: bool, left: Count) -> None:
-    """If no records are read, the count is an upper bound: offsets from the first unread record."""
+    """If no records are read, the count is an upper bound: all offsets from the first unread on."""
     cluster = compacted()
     counter = own_logs.counter(cluster, None, by_reading=read)
     (found,) = group_lag.observe(

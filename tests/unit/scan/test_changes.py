@@ -104,7 +104,7 @@ def test_last_segment_that_grows_is_read_as_planned(tmp_path: Path) -> None:
 
 
 def test_log_that_was_cut_and_written_again(tmp_path: Path) -> None:
-    """After the plan, its offsets get new records; a read returns only these, no old records."""
+    """After the plan, the log's offsets get new records; a read returns only the new ones."""
     path = make(tmp_path, 20)
     plan = scan.plan(path, TOPIC)
 

@@ -57,7 +57,8 @@ def watched(*arguments: str) -> list[str]:
 
     1. Whether loading called its callback, and whether kernels are loaded.
     2. Whether the settings of garbage collection and switch interval are unchanged.
-    3. These settings at each import of numba or llvmlite, and the libraries mapped at the first.
+    3. These settings at each import of numba or llvmlite, and the libraries mapped at the first
+       import.
     4. Names and files of all modules that have a file.
     """
     command = [sys.executable, "-c", WATCHED, *arguments]

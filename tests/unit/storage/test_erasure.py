@@ -311,7 +311,7 @@ def test_a_second_run_after_a_failed_call_completes() -> None:
         left.add(sum(record.key == KEY for record in records_of(env)))
         assert run(env).is_complete
         assert [r.value for r in records_of(env) if r.key == KEY] == [None]
-    assert left & set(range(2, 10)), "one stops behind a part of the segments"
+    assert left & set(range(2, 10)), "no run has stopped after some of the segments"
 
 
 def test_a_second_run_after_a_crash_completes() -> None:
@@ -327,7 +327,7 @@ def test_a_second_run_after_a_crash_completes() -> None:
         assert done.is_complete, done.not_reached
         # The first run's tombstone is a record of the key, too, so the second run replaces it.
         assert [r.value for r in records_of(env) if r.key == KEY] == [None]
-    assert left & set(range(2, 10)), "one stops behind a part of the segments"
+    assert left & set(range(2, 10)), "no run has stopped after some of the segments"
 
 
 def test_an_old_format_in_the_last_partition_keeps_the_first_unchanged() -> None:

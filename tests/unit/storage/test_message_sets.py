@@ -52,7 +52,7 @@ PASSES: list[SetPasses | None] = [None, KernelPasses()]
 
 @pytest.fixture(autouse=True, params=PASSES, ids=["plain", "kernels"])
 def passes(request: pytest.FixtureRequest) -> SetPasses | None:
-    """Run each test with the plain pass, then with kernels; `take` uses the one in `CHOSEN`."""
+    """Run each test with the plain pass, then with kernels; `take` uses the pass in `CHOSEN`."""
     found: SetPasses | None = request.param
     CHOSEN[:] = [found]
     return found

@@ -56,7 +56,7 @@ def produce(stage: Stage, version: int) -> None:
 
 
 def _numbered(stage: Stage, version: int) -> None:
-    """Send batches of an idempotent producer: one twice, one after a gap, one of an unknown id."""
+    """Send numbered batches: one twice, one after a gap, one of a later epoch, one of a new id."""
     main = stage.main
     given = main.quiet("init_producer_id", 4, {"transactional_id": None, "producer_id": -1})
     own = number(given, "producer_id")
@@ -78,7 +78,7 @@ def fetched(
     largest: int = 1 << 20,
     **more: Value,
 ) -> Tree:
-    """Return a Fetch request of one partition, which does not wait."""
+    """Return a Fetch request for one partition; the broker must respond at once."""
     part: Tree = {
         "partition": partition,
         "current_leader_epoch": more.pop("leader_epoch", -1),

@@ -31,7 +31,7 @@ def parts_of(stage: Stage, *batches: tuple[int, int, int], partition: int = 0) -
 
 
 def lent(stage: Stage, group: str, member: str, epoch: int, **more: Value) -> Tree:
-    """Return a ShareFetch request that does not wait."""
+    """Return a ShareFetch request; the broker must respond at once."""
     own: Tree = {"group_id": group, "member_id": member, "share_session_epoch": epoch}
     limits: Tree = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20}
     counts: Tree = {"max_records": 100, "batch_size": 100}
@@ -167,7 +167,7 @@ def describe_share_group_offsets(stage: Stage, version: int) -> None:
 
 
 def _left(stage: Stage) -> None:
-    """Create a share group with a member, and a group, `left`, whose only member has left."""
+    """Create a share group with a member, and a share group, `left`, whose only member has left."""
     _shared(stage)
     opened(stage, "left")
     stage.main.quiet("share_group_heartbeat", 1, sharing("left", MEMBER, -1))

@@ -41,7 +41,10 @@ class Channel:
         self.send(json.dumps(tree).encode())
 
     def send(self, given: bytes, size: int | None = None) -> None:
-        """Send the bytes of a frame, with another length if given; record them and the response."""
+        """Send a frame's length and bytes; record both and the response.
+
+        If `size` is given, it is sent in place of the length.
+        """
         said = self._stage.said
         size = len(given) if size is None else size
         said.append(f"== control: {size} bytes")

@@ -21,8 +21,8 @@ from tests.corpus.exchanges.values import Tree, Value, number, text
 
 SESSION_MS = 10_000
 CONSUMER_SESSION_MS = 45_000
-# Delay in ms between a group's first change and the new assignment, which covers all changes of
-# this time.
+# Delay in ms between a group's first change and the new assignment. The new assignment covers all
+# changes during the delay.
 ASSIGNED_MS = 1000
 
 

@@ -87,7 +87,7 @@ def test_no_members_or_no_topics_give_an_empty_assignment() -> None:
 
 
 def test_a_member_with_too_many_partitions_gives_up_its_first_ones() -> None:
-    """Kafka's assignor chooses the same ones, so a group keeps its target if its broker changes."""
+    """Kafka's assignor chooses the same partitions, so the target survives a change of broker."""
     of = {topic: frozenset(range(4)) for topic in TOPICS[:2]}
     one = assign_simple({"A": frozenset(TOPICS[:1])}, {}, of)
     assert one == {"A": {TOPICS[0]: frozenset(range(4))}}

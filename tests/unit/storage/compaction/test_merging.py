@@ -29,7 +29,7 @@ def test_a_log_of_few_segments_is_left_alone() -> None:
 
 
 def test_neighbors_that_save_most_for_a_byte_copied_are_merged_and_no_more_than_needed() -> None:
-    """Two large segments are merged with the small ones, and two others with each other."""
+    """Two large segments are merged with the small ones, two other large ones with each other."""
     segments = segments_of([40] * 6 + [1] * 4)
     merged = widen(segments, [], ROOM)
     assert merged == {20, 30, 40, 50, 60, 70, 80, 90}

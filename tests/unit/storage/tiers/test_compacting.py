@@ -504,7 +504,10 @@ def test_a_power_loss_at_any_call_leaves_the_old_or_the_new() -> None:
 
 
 def final_names(tiered: Tiered, since: int) -> list[str]:
-    """Return the files that were replaced on the disk; each was synced before, its folder after."""
+    """Return the files that were replaced on the disk.
+
+    Asserts that each file was synced just before its rename, and its folder just after.
+    """
     entries = tiered.disk.journal[since:]
     found = []
     for at, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""Only one directory writes to a tier: copies and restored backups of it change nothing there."""
+"""Only one directory writes to a tier. Its copies and restored backups don't change the tier."""
 
 import dataclasses
 from collections.abc import Callable
