@@ -180,7 +180,7 @@ def test_calls_of_another_thread_during_settle_stay_in_the_journal(
 ) -> None:
     """If a thread creates a file while `settle` runs, the journal keeps the creation.
 
-    Later syncs of this file need it.
+    Later syncs of this file need this entry.
     """
     files = DamageFileSystem()
     files.make_dirs("/d")

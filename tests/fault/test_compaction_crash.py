@@ -1,4 +1,4 @@
-"""Compaction is interrupted by a power loss or a failing call of the disk, at each of its calls."""
+"""At each call that compaction makes to the disk, the call fails or power is lost."""
 
 import random
 from collections.abc import Callable, Iterator

@@ -124,7 +124,7 @@ def _is_in_function(path: Path, line: int) -> bool:
 
 @dataclass
 class Trials:
-    """Applies each change in a copy of the checkout and runs its tests there. For one thread.
+    """Applies each change in a copy of the checkout and runs its tests there. Not thread-safe.
 
     Attributes:
         root: The checkout.

@@ -1,4 +1,4 @@
-"""Kafka trusts damaged indexes, so it deletes or misses records. tidelog does neither."""
+"""Kafka trusts damaged indexes, so it deletes or misses records. tidelog keeps and finds them."""
 
 import shutil
 from collections.abc import Callable

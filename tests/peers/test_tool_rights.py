@@ -50,7 +50,7 @@ def test_the_table_is_large_and_each_step_is_allowed_to_some_only() -> None:
 
 
 def renew(bootstrap: str) -> None:
-    """Create the share group without members, and append a record that it can acquire."""
+    """Create the share group without members, and append a record that the group can acquire."""
     data = [PartitionProduceData(index=0, records=BATCH)]
     topics = [TopicProduceData(name=SEEN, partition_data=data)]
     asked = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=90_000, topic_data=topics)

@@ -41,7 +41,7 @@ class LogAppendTime(LogMachine):
 
 
 class CreateTimeRolls(LogMachine):
-    """Segments roll by timestamps; one configuration has a jitter, so they roll earlier."""
+    """Segments roll by timestamps, and in one configuration earlier, by a jitter."""
 
     CONFIGS: ClassVar[Configs] = (
         {"segment.ms": "5000", "index.interval.bytes": "0"},

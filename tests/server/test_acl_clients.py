@@ -216,7 +216,7 @@ def reader_of(broker: Broker) -> AbstractContextManager[Cluster]:
 
 
 def test_reading_without_a_group_needs_no_rights_on_groups(broker: Broker) -> None:
-    """The broker refuses librdkafka's placeholder group, before or after it sends a record."""
+    """The refusal of librdkafka's placeholder group arrives before or after a record."""
     name = Place("flights", 0)
     with reader_of(broker) as cluster:
         for _ in range(ATTEMPTS_MAX):

@@ -245,7 +245,7 @@ def test_a_follower_prints_the_rows_of_a_read(log: RemoteDirectory, shell: Shell
 def test_a_follower_ends_at_a_final_transaction_marker(
     log: RemoteDirectory, *, commits: bool
 ) -> None:
-    """The range ends with a transaction marker, so no record shows that its end is reached."""
+    """The range ends with a transaction marker, so no record shows that the end is reached."""
     name = fresh(log)
     log.append(name, [NewRecord(value=b"there")])
     out = io.StringIO()

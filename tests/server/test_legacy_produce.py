@@ -71,7 +71,7 @@ def fetch(broker: Broker, version: int, offset: int, topic: str = TOPIC) -> Buff
 
 
 def read(broker: Broker, version: int, end: int, topic: str = TOPIC) -> tuple[list[Record], str]:
-    """Return all records, and a text with one digit per batch, which is its format."""
+    """Return all records, and a text with one digit per batch: the batch's format."""
     seen: list[Record] = []
     magics = ""
     while len(seen) < end:

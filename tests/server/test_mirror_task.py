@@ -76,7 +76,7 @@ def test_a_task_reports_the_records_that_it_sent(broker: Broker) -> None:
 
 
 def test_topics_that_a_refused_mirror_created_are_deleted(tmp_path: Path) -> None:
-    """A mirror creates topics to learn a broker's defaults, and deletes them if it then refuses."""
+    """To learn a broker's defaults, a mirror creates topics; if it is refused, it deletes them."""
     source = make(f"{tmp_path}/a", "old", retention_ms=WEEK_MS)
     make(source, "young", retention_ms=WEEK_MS)
     env, settings = os_env(), {**SETTINGS, "log.retention.ms": "60000"}

@@ -38,7 +38,7 @@ Writer = IdempotentProducer | Committer
 
 
 class Life:
-    """One run of the broker: threads write until it has acknowledged enough and is killed."""
+    """One run of the broker: it serves the writers until it has acknowledged enough, then dies."""
 
     def __init__(self, victim: Victim, writers: Sequence[Writer], acknowledgements: int) -> None:
         self._victim = victim

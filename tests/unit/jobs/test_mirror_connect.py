@@ -1,4 +1,4 @@
-"""A mirror over Spark Connect: the server writes batches, the client lists and stops them."""
+"""A mirror over Spark Connect: batches that the server writes, their reports, and a stop."""
 
 from pathlib import Path
 from types import SimpleNamespace

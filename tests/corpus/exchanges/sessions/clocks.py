@@ -52,7 +52,7 @@ def _looked_up(stage: Stage, topic: str) -> None:
 
 
 def _run_back(stage: Stage) -> None:
-    """Set wall time back by an hour: append times stay constant until it has caught up."""
+    """Set wall time back by an hour: append times stay constant until wall time has caught up."""
     stage.note("the wall clock is set back by an hour")
     stage.clock.jump(stage.clock.now_ms() - HOUR_MS)
     for topic in ("append", "stamped", "exposed"):
