@@ -104,8 +104,8 @@ class MapRow(NamedTuple):
 def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow, ...]:
     """Append rows. A dense row that continues the last row of its group is merged with that row.
 
-    Only rows with the same arrival time are merged here, because separate rows make searches by
-    arrival time more precise. `thin` may merge rows with different arrival times later.
+    This function merges only rows with the same arrival time, because separate rows make searches
+    by arrival time more precise. `thin` may merge rows with different arrival times later.
     """
     result = list(rows)
     last = {row.group: at for at, row in enumerate(result)}
@@ -303,8 +303,8 @@ class OffsetMap:
         """Return the index of a source topic, found by id or by name.
 
         If `topic_id` is given, a source topic with another id does not match; a source topic
-        without an id may match. If several source topics match by name, the one at `place` is
-        returned.
+        without an id may match. If several source topics match by name, the source topic at
+        `place` is returned.
 
         Raises:
             OutsideMap: No source topic matches; or several match by name, and none or several of

@@ -10,7 +10,7 @@ Before a job starts, `check` compares the topic's settings with the known proper
 - `max.message.bytes` refuses large batches, and `cleanup.policy=compact` refuses records without a
   key;
 - retention by time deletes old records as soon as their segment is finished; retention by size
-  deletes the oldest records above the limit.
+  deletes the oldest records if all records together exceed the limit.
 
 A finding is either a note, or a loss (`is_loss`): records or their create times would be lost. A
 loss stops a job unless the option `force` is true.

@@ -56,8 +56,7 @@ class AuditOptions(TypedDict, total=False):
     group: Annotated[
         str | None,
         Option(
-            "Compare with this consumer group: list keys whose last record the group has not read."
-            " Default: no group.",
+            "List keys whose last record this consumer group has not read. Default: no group.",
             "--group",
             keyword="Consumer group of B, or of A if there is no B. The audit then also lists keys"
             " whose last record the group has not read.",
@@ -67,7 +66,7 @@ class AuditOptions(TypedDict, total=False):
     start: Annotated[
         int | str | None,
         Option(
-            f"Start by record timestamp (inclusive), or a range A..B. {TIME_HELP}. Default: no"
+            f"Start by record timestamp (inclusive), or a range FROM..TO. {TIME_HELP}. Default: no"
             " limit.",
             "--from",
             keyword="Start by record timestamp, inclusive, in ms or as text.",

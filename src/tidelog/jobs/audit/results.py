@@ -142,8 +142,8 @@ class AuditResults:
 
     Attributes:
         differences: Keys that differ; at most `keys_max` of each kind in each topic.
-        topics: Figures of each topic. They count all differences, also those that `differences`
-            does not list.
+        topics: Figures of each topic. The counts include differences that `differences` does not
+            list.
         buckets: Time spans of create times; empty if there is only one side.
         cuts: Compared offsets [start, end) by side and partition.
         log_bytes: Number of bytes of log that were read from directories.

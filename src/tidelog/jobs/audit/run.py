@@ -10,21 +10,21 @@ An audit compares only the records before an offset, or in a time range. But com
 removed a record in this range, because its key has a later record outside the range. Then the
 key wrongly seems to be missing, or to have an older value. To detect such keys, an audit also reads
 the records after or outside the compared range, up to the log end (`read_later_records`). If
-compaction goes beyond this log end in the meantime, the records after this log end are read, too.
+compaction meanwhile processes records after this log end, these records are read, too.
 If a key differs and one of these later records has the key, the key is counted as `superseded`, not
 reported as a difference. This finds every such key, because compaction keeps the last record of a
 key. Exception: if the key's last record was a tombstone that has been removed, no record of the key
 is left, and the key is reported as a difference.
 
-Later records need not be read if compaction can't have removed a compared record. tidelog's cleaner
-stores a history file with the offset up to which a partition was compacted. Without a time range,
-later records are read if this compacted offset is after the end of the compared offsets. With a
-time range, later records are read if the compacted offset is after the start of the compared
-offsets. Apache Kafka's cleaner stores no history. For a log of Apache Kafka, later records are read
-except in two cases: the log has a record at every offset before the end of the compared offsets; or
-the audit has no time range, and the compared offsets end in the last segment, which is never
-compacted. Brokers report neither the history nor the segments. So for brokers, the later records of
-each compacted topic with a difference are read.
+Later records need not be read if compaction can't have removed records of the compared range.
+tidelog's cleaner stores a history file with the offset up to which a partition was compacted.
+Without a time range, later records are read if this compacted offset is after the end of the
+compared offsets. With a time range, later records are read if the compacted offset is after the
+start of the compared offsets. Apache Kafka's cleaner stores no history. For a log of Apache Kafka,
+later records are read except in two cases: the log has a record at every offset before the end of
+the compared offsets; or the audit has no time range, and the compared offsets end in the last
+segment, which is never compacted. Brokers report neither the history nor the segments. So for
+brokers, the later records of each compacted topic with a difference are read.
 """
 
 import json
@@ -91,10 +91,10 @@ Times = tuple[int | None, int | None]
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 # Maximum number of rounds in which later records are read (see `read_later_records`). A further
-# round is needed if compaction may have gone beyond the records of the previous round. If a log
-# stores the offset up to which it was compacted, this happens only if a compaction ended during the
-# previous round. Records that arrive during the last round are not read. They are only seconds old,
-# so it is unlikely that compaction has already removed earlier records of their keys.
+# round is needed if compaction may have processed records after the end of the previous round. If a
+# log stores the offset up to which it was compacted, this happens only if a compaction ended during
+# the previous round. Records that arrive during the last round are not read. They are only seconds
+# old, so it is unlikely that compaction has already removed earlier records of their keys.
 _ROUNDS: Final = 5
 
 _NO_TIMES: Final[Times] = (None, None)

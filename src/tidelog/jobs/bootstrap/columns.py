@@ -214,7 +214,7 @@ class TableFacts:
 
         Args:
             partitions: Minimum number of partitions of the topic, from the rows' partitions; None
-                if no row has one.
+                if no row has a partition.
         """
         # A row without a create time gets the time of the commit. Every setting of the topic
         # accepts this time, so only rows with a create time are checked.

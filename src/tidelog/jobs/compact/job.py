@@ -29,7 +29,7 @@ log from the store, cleans it in a temporary folder on its machine, and copies t
 store under random names, which are different in each attempt. Objects that no task has reported to
 the driver are orphans, which `tidelog tier --collect` removes. Parts run in rounds, oldest offsets
 first. The objects of a round are added to the manifest before the next round begins. So after a
-kill, the tier is compacted up to the last complete round, and the next run continues from there.
+kill, the tier is compacted up to the last complete round, and the next run continues after it.
 Tasks need access to the store. They read the partition's manifest from the directory.
 """
 

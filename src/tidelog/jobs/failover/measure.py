@@ -361,7 +361,7 @@ def judge(latency: TopicLatency, sampling: Sampling) -> None:
 
 def _remedy(latency: TopicLatency, sampling: Sampling) -> str:
     if latency.count == 0:
-        return "no records are being appended there; give --max-latency"
+        return "no records are being appended to the topic; give --max-latency"
     needed_s = -(-sampling.for_ms * sampling.records_min // latency.count // 1000)
     return f"give --sample-for {needed_s}s for enough records, or --max-latency"
 

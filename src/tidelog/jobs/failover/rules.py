@@ -399,7 +399,10 @@ def deleted_note(marks: Watermarks, offset: int) -> str:
     """Return a clause for the reason of a start if B deleted all records before it, else ""."""
     if offset > marks.start or marks.start == 0:
         return ""
-    return f"; B has deleted all records before offset {marks.start}, maybe also unconsumed records"
+    return (
+        f"; B has deleted all records before offset {marks.start}, possibly including unconsumed"
+        " records"
+    )
 
 
 # Minimum number of keys in a sample. In a topic with two partitions, the probability that a wrong

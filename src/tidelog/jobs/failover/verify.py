@@ -9,7 +9,7 @@ The records of all partitions of a topic are counted together:
     A: consumed | position > unconsumed           B: before | start > after
 
     missed      unconsumed on A, and on B only before the start: the start is too late
-    absent      unconsumed on A, and not on B: not copied yet, or never sent there
+    absent      unconsumed on A, and not on B: not copied yet, or never sent to B
     duplicates  after the start on B, and consumed on A: the group will read it twice
     only on B   after the start on B, and not on A
     never on A  before the start on B, and not on A, so the group can't have consumed the record
@@ -483,7 +483,7 @@ def _back_to(start: Start, look_back_ms: int) -> float:
 def _compare(counts: Counts) -> tuple[int, int, int, int, int, int, int]:
     """Return the counts of a `Verdict` for the records with one digest.
 
-    The order is that of `Verdict`'s fields, from `unconsumed` to `never_on_a`.
+    The counts are in the order of `Verdict`'s fields, from `unconsumed` to `never_on_a`.
     """
     missing = max(counts.a_after - counts.b_after, 0)
     missed = min(missing, counts.b_before)

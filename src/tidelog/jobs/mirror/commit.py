@@ -522,8 +522,8 @@ class ServerBatches:
         mirror_id = "nothing" if state is None else state.mirror_id
         if mirror_id != self.mirror_id:
             raise InvalidRequest(
-                f"{self.options['checkpoint']}/{STATE_FILE}: the Spark Connect server reads"
-                f" {mirror_id} there, but the client wrote mirror {self.mirror_id}; give a"
+                f"{self.options['checkpoint']}/{STATE_FILE}: the Spark Connect server finds"
+                f" {mirror_id} in this file, but the client wrote mirror {self.mirror_id}; give a"
                 " checkpoint folder that both reach by the same path"
             )
 

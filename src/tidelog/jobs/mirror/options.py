@@ -187,5 +187,8 @@ class MirrorOptions(TypedDict, total=False):
     sink_options: Annotated[Mapping[str, str] | None, SINK]
     env: Annotated[
         Env | None,
-        Option("File system and clock that the driver uses; None: those of its machine."),
+        Option(
+            "File system and clock that the driver uses; None: the file system and clock of"
+            " its machine."
+        ),
     ]

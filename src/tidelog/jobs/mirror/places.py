@@ -647,8 +647,8 @@ class Growth:
                 source.place, {pair.topic for pair in copies.values()}, self.env
             )
             for topic, pair in copies.items():
-                # A topic that was deleted is left out here. The next read or write of the topic
-                # raises an error.
+                # A deleted topic is not compared. The next read or write of the topic raises an
+                # error.
                 if topic in target_configs and pair.topic in source_configs:
                     yield from self._compare_one(
                         topic, pair, source_configs[pair.topic], target_configs[topic]
@@ -684,7 +684,7 @@ def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
 
 
 def _set_to(name: str, text: str) -> str | None:
-    """Return the value for a setting at the target; None if the setting must be reset there."""
+    """Return the value for a setting at the target; None if the setting must be reset."""
     return text if text or name == _MAY_BE_EMPTY else None
 
 

@@ -411,7 +411,7 @@ def _query(
     rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions, title: str
 ) -> RestartingQuery:
     # The checkpoint is given as a file URI. Otherwise Spark would look for the path in its default
-    # file system, which is possibly not the local one.
+    # file system, which is possibly not the local file system.
     folder = Path(f"{options['checkpoint']}/{SPARK_DIR}").absolute()
     # Spark refuses two active queries with the same name or checkpoint.
     writer = rows.writeStream.foreachBatch(batches).queryName(f"{title} ({folder.parent})")

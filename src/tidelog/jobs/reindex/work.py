@@ -221,7 +221,7 @@ def verify_zones(
 
 
 def _equals_rebuilt_map(zone_map: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
-    """Return whether a zone map equals one that is built from the log now.
+    """Return whether a zone map equals a new zone map that is built from the log.
 
     If the log is damaged, the zone map can't be compared with it. For a damaged log, the result is
     True, and the damage is added to `done.problems`.

@@ -96,11 +96,11 @@ class Progress:
         keeps_partitions: Whether records keep the numbers of their partitions, as determined by the
             first start.
         planned: All offsets of the replay, as planned by the first start.
-        left: Offsets that are not written yet, except those in `chunk`.
+        left: Offsets that are not written yet, except the offsets in `chunk`.
         chunk: Offsets of the chunk that is being written; empty if no chunk is being written.
         number: Index of the chunk that is being written or, if no chunk is being written, of the
             next chunk. The first chunk has index 0.
-        records: Number of records written, except those in `chunk`.
+        records: Number of records written, except the records in `chunk`.
         size_bytes: Number of bytes in the keys and values of these records.
     """
 
