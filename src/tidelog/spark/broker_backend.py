@@ -334,7 +334,7 @@ class BrokerBackend(Closing):
         by_append = self._retry(partial(searched_by_append, self._cluster, topics))
         if clock is ClockName.RECORD:
             # For the topics in `by_append`, brokers look up offsets by append time only. So this
-            # function reads records to find the first one by record timestamp.
+            # function reads records to find the first match by record timestamp.
             names = [name for name in times if name.topic in by_append]
             marks = self._marks(names, self._options.isolation) if names else {}
             return matches | {n: self._first_read(n, marks[n], times[n]) for n in names}

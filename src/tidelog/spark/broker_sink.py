@@ -9,10 +9,10 @@ once, even if the task, its executor or the driver is restarted several times. E
 own transaction, so the rows of different tasks don't become visible together. The transactional id
 contains the writer and the task's index. So when an attempt initializes its producer, the brokers
 fence all older attempts of the same task and abort their open transaction. After that, the task
-reads the marker. If the marker names this batch or a later batch, the task writes nothing. If it
-names an earlier batch, or if there is no marker, the task writes rows and marker in one
-transaction. A batch write with `txnAppId` has one marker for each topic, and a task writes the rows
-of those topics whose marker does not name this write or a later one.
+reads the marker. If the marker names this batch or a later batch, the task writes nothing. If the
+marker names an earlier batch, or if there is no marker, the task writes rows and marker in one
+transaction. A batch write with `txnAppId` has one marker for each topic. A task writes the rows of
+a topic unless the topic's marker names this write or a later write.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -228,7 +228,7 @@ def send(
         InvalidRequest, UnknownTopic, SerdeError: A row's topic, partition, key or value is invalid,
             or the marker topic can't be used.
         CorruptMessage: A record under a key of the task's markers is not a marker.
-        WriterFenced: A newer attempt of the task has replaced this one.
+        WriterFenced: A newer attempt of the task has replaced this attempt.
         NotAuthorized, ClusterFailure, ConfigError: The brokers refuse a request or can't be
             reached, or a setting is invalid. If `claim` is given, none of the task's rows is
             visible after such an error. Exception: if only the response to the commit was lost, all

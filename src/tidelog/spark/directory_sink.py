@@ -223,7 +223,7 @@ class DirectoryWriter(DataSourceArrowWriter):
             log_skipped(self._options.txn, attached.skipped, self._options.path)
 
     def abort(self, _messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove all files that the tasks have staged, also in failed and repeated attempts."""
+        """Remove all files that the tasks staged, including failed and repeated attempts."""
         drop_staged(self._options, self._commit_id)
 
 
@@ -257,7 +257,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         drop_staged(self._options, commit_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], _batch_id: int) -> None:
-        """Remove all files that the tasks have staged, also in failed and repeated attempts."""
+        """Remove all files that the tasks staged, including failed and repeated attempts."""
         batch = _batch_of(messages)
         if batch is not None:
             drop_staged(self._options, batch_commit_id(batch))

@@ -102,7 +102,7 @@ def refusing_source() -> "type[DataSource]":
     """Return a data source `tidelog` that only raises an error, used if the real source can't load.
 
     The error is UnsupportedVersion if Spark or Java is unsupported, and MissingDependency if a
-    package is missing. If neither is the cause, the error is that of the failed import.
+    package is missing. If neither is the cause, the error of the failed import is raised.
     """
     from pyspark.sql.datasource import DataSource
 

@@ -42,7 +42,7 @@ _REFUSED_CLIENT: Final = {
     "key.serializer": "give keyAs",
     "value.serializer": "give valueAs",
     "interceptor.classes": "there are no interceptors outside of Java",
-    "transactional.id": "give delivery=exactly-once; the id is made of transactionalIdPrefix",
+    "transactional.id": "give delivery=exactly-once; the id begins with transactionalIdPrefix",
     "enable.idempotence": "writes are always idempotent",
     "compression.type": "give compression",
     "batch.size": "give batchBytes",
@@ -85,7 +85,7 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], target: str) -> Non
 def log_repeated(batch: "StreamBatch", target: str) -> None:
     """Log that this batch or a later batch of a streaming query was written before."""
     _LOG.warning(
-        "batch %d of query %s to %s, or a later one, was committed before, so nothing was"
+        "batch %d of query %s to %s, or a later batch, was committed before, so nothing was"
         " written now",
         *(batch.number, batch.query_id, target),
     )

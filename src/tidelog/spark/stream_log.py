@@ -174,7 +174,7 @@ class StreamLog:
 def freeze(now: LogSnapshot, then: LogSnapshot) -> LogSnapshot:
     """Return the snapshot `now`, limited to records, partitions and topics that are in `then`.
 
-    The topic ids are those of `now`, so that the check finds topics that were deleted or recreated
+    The topic ids are from `now`, so that the check finds topics that were deleted or recreated
     after `then`.
     """
     extents = {}

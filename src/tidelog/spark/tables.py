@@ -277,7 +277,7 @@ def diff(  # noqa: PLR0913 - one keyword for each way to choose
 def _compared(old: "DataFrame", new: "DataFrame", time: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    # A left join is enough: each key of the earlier table has a row in the later one, perhaps a
+    # A left join is enough: each key of the earlier table has a row in the later table, perhaps a
     # tombstone.
     both = new.alias("new").join(old.alias("old"), [*_KEY], "left")
     had, has = f.col("old.value_lives").isNotNull(), f.col("new.value_lives")

@@ -163,7 +163,7 @@ def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
 def _hidden(facts: LogFacts) -> str:
     return (
         f"the log ends at offset {facts.end}, but records from offset {facts.visible} on can't be"
-        " read yet (a transaction is open there, or they are not flushed)"
+        " read yet (they follow the start of an open transaction, or they are not flushed)"
     )
 
 
@@ -290,8 +290,8 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """Return the partitions that the options choose, sorted.
 
         Raises:
-            UnknownTopic: A topic or partition in the options does not exist. A directory does not
-                check partitions in `assign` here, but in later calls.
+            UnknownTopic: A topic or partition in the options does not exist. For a directory, only
+                later calls check the partitions in `assign`.
         """
         ...
 
