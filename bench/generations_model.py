@@ -3,7 +3,7 @@
 All records have size 1. Space and traffic (bytes written and read) are multiples of the log's live
 size. A cleaning follows the rules of tidelog's storage: a map has the last offsets of the keys in
 [from, to), and the records that these offsets supersede are removed in place. Neighboring segments
-that are rewritten together may be merged. There are four schedulers here: the storage's scheduler
+that are rewritten together may be merged. The module has four schedulers: the storage's scheduler
 with exact counts of live records, the storage's scheduler with a sample of keys, brute force, and a
 greedy choice with exact counts.
 

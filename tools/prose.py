@@ -3,8 +3,8 @@
 `./run check` runs this script on all files; arguments limit it to the named files. proselint
 searches for the patterns of tidelog's checks (`CHECKS`) in the text that people read: Markdown
 without code, link targets and HTML; docstrings and comments of Python, and in src also messages and
-help texts; comments of shell scripts. Spaces replace all other text, so that lines and columns stay
-those of the file. docs/decisions/0030-prose-by-proselint.md explains the choice.
+help texts; comments of shell scripts. Spaces replace all other text, so that lines and columns are
+the same as in the file. docs/decisions/0030-prose-by-proselint.md explains the choice.
 """
 
 import ast
