@@ -47,7 +47,10 @@ class File(Protocol):
         ...
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write at most `MAX_BUFFERS_PER_WRITE` buffers, back to back; otherwise like `pwrite`."""
+        """Write buffers back to back, like `pwrite`.
+
+        The caller passes at most `MAX_BUFFERS_PER_WRITE` buffers.
+        """
         ...
 
     def size(self) -> int:
@@ -175,7 +178,7 @@ class LockHandle(Protocol):
 
 
 class FileSystem(Protocol):
-    """Directories and files. Calls raise the errors of the system calls; see the module."""
+    """Directories and files. Calls raise the system calls' errors, by the rules of this module."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Open a file without truncating it. `create` creates a missing file (implies `write`)."""

@@ -1,7 +1,7 @@
 """Compiles message declarations to readers and writers, each version at its first use.
 
-For each message, the reader is one Python function, and the writer is one Python function. Nested
-structs are read and written in the same function.
+For each message, the reader is one Python function, and the writer is one Python function. These
+functions also read and write the nested structs.
 
 - Reading: one call unpacks neighboring values of fixed size and the length or count that follows
   them. The call fails if the buffer is too short for these values. Lengths and counts are compared
@@ -170,7 +170,7 @@ def least_bytes(kind: Kind[object], version: int, *, flexible: bool) -> int:
 
 
 def struct_least_bytes(kind: "type[DataclassInstance]", version: int, *, flexible: bool) -> int:
-    """Return the size in bytes of the shortest encoded message, at least 1."""
+    """Return the size in bytes of the struct's shortest encoding, at least 1."""
     fields = plain_fields(kind, version)
     return max(sum(least_bytes(f.kind, version, flexible=flexible) for f in fields) + flexible, 1)
 

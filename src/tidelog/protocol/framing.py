@@ -299,7 +299,7 @@ class Frames:
     def _begin_again(self) -> None:
         """Empty `_chunk`, so that the next bytes are received at its beginning.
 
-        A full `_chunk` is replaced by a larger buffer.
+        If `_next_size` returns another size, a new buffer replaces `_chunk`.
         """
         size = self._next_size()
         if size != len(self._chunk):

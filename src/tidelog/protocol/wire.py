@@ -68,7 +68,7 @@ class Reader:
     def need(self, count: int, what: str) -> int:
         """Skip `count` bytes, and return the position of the first skipped byte.
 
-        Errors call the bytes `what`.
+        In errors, `what` is the name of these bytes.
 
         Raises:
             CorruptMessage: Fewer bytes remain, or the count is negative.

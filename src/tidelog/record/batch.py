@@ -74,8 +74,8 @@ class RecordBatch:
         producer_id: Id of the idempotent producer, -1 for none.
         producer_epoch: Epoch of the producer, -1 for none.
         base_sequence: The producer's sequence number for offset delta 0, -1 for none.
-        record_count: Number of records according to the header; it may be wrong until the records
-            are decoded.
+        record_count: Number of records according to the header. Only decoding the records shows
+            whether this number is right.
     """
 
     __slots__ = (
@@ -266,7 +266,8 @@ class RecordBatch:
         Raises:
             CorruptBatch: The CRC is wrong, or the records don't decompress within the limit.
             CorruptRecord: A record breaks a rule of the format. The records before it were yielded,
-                and are valid.
+                and are valid. Exception: a LogAppendTime batch that a cleaner may have rewritten
+                yields none of them.
             UnsupportedCompression: The codec is unknown.
         """
         if check_crc:

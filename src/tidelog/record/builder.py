@@ -154,7 +154,7 @@ def _assemble(
 ) -> bytearray:
     """Return the sealed batch with this body.
 
-    Each tuple contains consecutive header fields, in the header's order.
+    `frame`, `timestamps` and `producer` contain header fields, in the header's order.
     """
     base_offset, leader_epoch, attributes, last_offset_delta = frame
     length = HEADER_SIZE - LOG_OVERHEAD + len(body)

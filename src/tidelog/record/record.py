@@ -46,7 +46,7 @@ class Record:
         headers: Headers in the producer's order; keys may repeat.
         create_timestamp: The time in ms that the producer gave; None if the producer gave none, or
             if the time is lost. The create time is lost in LogAppendTime messages of magic 1, and
-            in LogAppendTime batches that a cleaner rewrote.
+            in LogAppendTime batches whose create times a cleaner may have overwritten.
         sequence: The idempotent producer's sequence number, -1 for none.
         append_timestamp: Append time in ms; None if it is unknown or was not looked up.
     """

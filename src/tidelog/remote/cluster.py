@@ -378,14 +378,14 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's first record whose timestamp is at or after its time, or None."""
+        """Return each partition's first record at or after the given time; None for no match."""
         matches = self._list_offsets(times, isolation)
         return {p: match if match.offset >= 0 else None for p, match in matches.items()}
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's record with the largest timestamp; None without timestamps.
+        """Return each partition's record with the largest timestamp; None if no record has one.
 
         After a deletion of records, Kafka may return a record below the log start.
         """
@@ -398,7 +398,7 @@ class Cluster(Closing, Client):
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return append times in ms of the records at these offsets.
 
-        A partition whose append time is unknown has no entry.
+        A partition has no entry if its record's append time is unknown.
         """
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             times = {name: lookup.time_at(name, offset) for name, offset in offsets.items()}

@@ -7,7 +7,7 @@ cluster. If the append time is unknown, the age is measured from the record's ti
 LogAppendTime or a create time. The result names the clock that was used.
 
 Groups can also be read without a broker, from `__consumer_offsets` in the directory of a Kafka or
-tidelog broker. Commits in a transaction take effect with the transaction's marker. A standby's
+tidelog broker. Commits in a transaction take effect with its commit marker. A standby's
 directory has the offsets that were last copied from its leader. In a cluster of several brokers, a
 broker's directory has only some groups: the groups whose partition of `__consumer_offsets` is in
 this directory.
@@ -74,7 +74,7 @@ class State(StrEnum):
 class Unread:
     """The first record that a group has not read, with its time in ms and the clock of that time.
 
-    Time and clock are None if the record has no timestamp.
+    Time and clock are None if neither the append time nor the timestamp of the record is known.
     """
 
     offset: int

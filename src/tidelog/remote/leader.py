@@ -78,7 +78,8 @@ class OwnEpoch(NamedTuple):
 class EpochEnd(NamedTuple):
     """The leader's largest epoch that is not above a requested epoch, with its end offset.
 
-    Both fields are -1 if the leader has no epoch at or below the requested epoch.
+    Both fields are -1 if the requested epoch is above all epochs of the leader. If it is below all
+    of them, the fields are the requested epoch and the start offset of the leader's first epoch.
     """
 
     epoch: int
@@ -100,7 +101,7 @@ def parting_offset(
         if theirs is None:
             continue
         if theirs.end_offset == UNKNOWN_END:
-            return max(own_epoch.start_offset, 0)  # the leader has no epoch at or below this epoch
+            return max(own_epoch.start_offset, 0)  # all epochs of the leader are below this epoch
         if theirs.epoch != own_epoch.epoch:
             return min(own_epoch.start_offset, theirs.end_offset)  # the leader never had this epoch
         # Records below the leader's log start can't be compared.

@@ -119,9 +119,9 @@ class OwnLogs:
         """Return the first record that was appended at `time_ms` or later; None if there is none.
 
         Raises:
-            InvalidRequest: The record before the match has no known append time, so that record may
-                be the first match. Also raised if no record matches, and the log's last record has
-                no known append time.
+            InvalidRequest: The record before the match has no known append time, and may itself be
+                the first match. Also raised if no record matches, and the log's last record has no
+                known append time.
         """
 
         def search(log: LogView) -> OffsetAndTimestamp | None:

@@ -381,7 +381,7 @@ class ClusterRecords(RecordSource):
         clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
-        """See `RecordSource`; on the append clock, counts records of the whole partitions."""
+        """See `RecordSource`; on the append clock, the number is for the whole partitions."""
         untimed = self._untimed(names, requested_range, clock)
         if untimed is None:
             return stats.without_time

@@ -246,7 +246,7 @@ class RemoteDirectory(FrontDoor):
             UnknownTopic, InvalidRequest: The topic or partition doesn't exist.
             InvalidRecord, InvalidTimestamp, MessageTooLarge, PolicyViolation: A record is refused.
                 `record_errors` has the index of a record that was refused before it was sent. It is
-                empty if a broker refuses a record, because the client library doesn't report which.
+                empty if a broker refuses a record, because the client library doesn't name it.
             NotAuthorized, ClusterFailure: The cluster refuses, or did not respond in time.
         """
         sent = self.send(topic, records, partition=partition, codec=codec, batch_bytes=batch_bytes)

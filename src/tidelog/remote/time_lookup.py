@@ -383,9 +383,9 @@ def first_known_appended(
         times.
 
     Raises:
-        InvalidRequest: The last record before the match has no known append time, so that record
-            may be the first match. Also raised if no record matches, and the log's last visible
-            record has no known append time.
+        InvalidRequest: The last record before the match has no known append time, and may itself be
+            the first match. Also raised if no record matches, and the log's last visible record has
+            no known append time.
         OffsetOutOfRange, UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
     """
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
@@ -559,7 +559,7 @@ class AppendRuns:
         self._times = list(rows[1::2])
 
     def time_of(self, offset: int) -> int:
-        """Return the append time of an offset in ms, -1 if unknown."""
+        """Return the append time in ms of the record at an offset, -1 if unknown."""
         slot = bisect_right(self._firsts, offset) - 1
         return self._times[slot] if slot >= 0 else UNKNOWN_MS
 
@@ -659,7 +659,7 @@ class AppendTimeLookup:
         return stamp_of(record) if append_ms == UNKNOWN_MS else append_ms
 
     def time_at(self, name: TopicPartition, offset: int) -> int:
-        """Return the append time of the record at an offset in ms, -1 if unknown.
+        """Return the append time in ms of the record at an offset, -1 if unknown.
 
         Raises:
             OffsetOutOfRange, UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.

@@ -162,19 +162,19 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's first record whose timestamp is at or after its time, or None."""
+        """Return each partition's first record at or after the given time; None for no match."""
         ...
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's record with the largest timestamp; None without timestamps."""
+        """Return each partition's record with the largest timestamp; None if no record has one."""
         ...
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return append times in ms of the records at these offsets.
 
-        A partition whose append time is unknown has no entry.
+        A partition has no entry if its record's append time is unknown.
         """
         ...
 

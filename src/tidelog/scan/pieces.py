@@ -63,8 +63,8 @@ class PieceFinder:
         clock: Clock of the times.
         isolation: Whether records of open and aborted transactions are read.
         with_append_times: Whether the reader needs append times.
-        counts: Whether records are only counted. If true, zones whose counts the zone map has are
-            not read.
+        counts: Whether records are only counted. If true, zones that can be counted from the zone
+            map are not read.
         zone_cache: Cache for zone maps that the directory doesn't have. Maps that are missing in
             the cache, too, are built and added to the cache.
         strict: Whether batches that may have a record without a time on the clock are always read.
@@ -274,7 +274,7 @@ class _Zones:
         if segment.is_active:
             return None
         if finder.clock is ClockName.APPEND:
-            # Mark times that are not proven as unknown: a zone map with such times is not used.
+            # This marks unproven times as unknown. A zone map with such times is not used.
             finder.reader.append_times_of(segment)
         before = segment.loaded_zones
         zones = segment.passing_zones_on(finder.clock)

@@ -107,7 +107,7 @@ class SplitTimes:
         return self.marks[-1].largest_ms if self.marks else INT64_MIN
 
     def head_end(self, largest_ms: int) -> int | None:
-        """Return the end of the head: of the records whose lateness depends on `largest_ms`.
+        """Return the end of the head, which has the records whose lateness depends on `largest_ms`.
 
         Args:
             largest_ms: The largest create time before the split.
@@ -314,7 +314,7 @@ def recount(
 def _times(
     split: Split, env: Env | None, stats: ScanStats
 ) -> Iterator[tuple["Longs", "Longs", "Longs"]]:
-    """Yield offsets, append times and create times of each Arrow batch of a split that has rows."""
+    """Yield offsets, append times and create times of a split's rows, batch by batch."""
     options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=env)
     for batch in read(split, _COLUMNS, options=options, stats=stats):
         if batch.num_rows:

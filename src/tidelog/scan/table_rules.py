@@ -181,7 +181,7 @@ def _before(
 
 
 def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
-    """Return the offset below which compaction may have removed records; 0 if none are compacted.
+    """Return the offset below which compaction may have removed records; 0 for no compaction.
 
     tidelog's cleaner stores this offset before it removes records; Apache Kafka's cleaner stores
     the offset shortly after it has removed records.

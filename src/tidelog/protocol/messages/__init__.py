@@ -5,8 +5,8 @@ compare every declaration with Kafka's own, field by field. A row adds little ti
 process, because the module with the declarations is imported only when the classes of the `Api` are
 first needed.
 
-A new version changes the API's row here and its declaration; CONTRIBUTING.md ("A version of an
-API") lists what else it needs.
+For a new version, change the API's row in this module and the API's declaration. CONTRIBUTING.md
+("A version of an API") lists the other places to change.
 """
 
 from __future__ import annotations

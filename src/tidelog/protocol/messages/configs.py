@@ -63,7 +63,7 @@ class DescribeConfigsRequest:
 
 @message
 class DescribeConfigsSynonym:
-    """Value of the same setting at another level, such as the broker's default."""
+    """Value of a setting at one level, such as the topic's own value or the default."""
 
     name: str = wire(STRING, since=1)
     value: str | None = wire(nullable_string(), since=1)

@@ -96,7 +96,7 @@ class FetchRequest:
 
 @message
 class DivergingEpoch:
-    """Largest epoch that client and leader share, and the epoch's end offset at the leader.
+    """Leader's largest epoch not above the client's last epoch, and its end offset at the leader.
 
     Epoch and end offset are -1 if the logs of client and leader do not diverge.
     """

@@ -144,7 +144,8 @@ class EpochEndOffset:
     """Partition in the response: largest epoch not above the requested epoch, and its end offset.
 
     The end offset is exclusive. Epoch and end offset are -1 if the requested epoch is above all
-    epochs of the log.
+    epochs of the log, or if the log has no epochs. If the requested epoch is below all epochs of
+    the log, the response has the requested epoch and the start offset of the first epoch.
     """
 
     error_code: int = wire(INT16)

@@ -189,7 +189,7 @@ class DescribeClusterResponse(ErrorResponse):
 
 @message
 class Cursor:
-    """Where a page begins: its first topic and partition."""
+    """Start of a page: its first topic and partition."""
 
     topic_name: str = wire(STRING)
     partition_index: int = wire(INT32)

@@ -188,7 +188,7 @@ class DecodeStats:
             read.
         records: Sum of the record counts in all headers that were read; a legacy message counts as
             -1, because its header has no record count.
-        has_legacy: Whether the headers of legacy messages were read.
+        has_legacy: Whether the header of at least one legacy message was read.
     """
 
     batches: int = 0
@@ -227,8 +227,8 @@ class Selection:
             these batches, `DecodeStats.without_time` is incomplete.
         include_control: Whether to include the records of control batches.
         drop_batch: Function that gets a table of batches (`kernels.layout`), and returns a mask of
-            the batches to leave out. None if there is no such function. It gets a legacy message
-            as `is_frame`, and later again each of its records.
+            the batches to leave out. None if there is no such function. The function gets a legacy
+            message twice: first as one row (see `is_frame`), later as one row for each record.
         opens_from: Batches whose last offset is below this offset are not opened; None stands for
             `offset_start`.
         between: Two limits: the smallest offset that the first batch may have; and the exclusive

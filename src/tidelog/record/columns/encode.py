@@ -218,8 +218,8 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# The type of `column_builders.HEADERS`, except that header keys can be null. A null key passes the
-# cast, because the later check in `header_parts` raises a clearer error.
+# The type of `column_builders.HEADERS`, except that header keys can be null. So the cast accepts a
+# null key, and `header_parts` can raise a clearer error for it.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 

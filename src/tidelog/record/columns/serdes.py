@@ -76,7 +76,7 @@ def _decode_numbers(column: "Column", encoding: str) -> "Column":
 
 
 def _value_buffers(column: "Column") -> "tuple[Ints, Bytes]":
-    """Return two arrays: the values' starts, followed by the end of the last; the values' bytes."""
+    """Return the start of each value and the end of the last value, and the bytes of all values."""
     _, ends, data = column.buffers()
     assert ends is not None
     bounds = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]

@@ -185,9 +185,9 @@ def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
 
 @inlined
 def sum_bytes(crc: int, data: Bytes, start: int, end: int, table: Longs) -> int:
-    """Return the checksum of the bytes with checksum `crc`, followed by `data[start:end]`.
+    """Continue the checksum `crc` of earlier bytes over `data[start:end]`; return the new checksum.
 
-    For the checksum of `data[start:end]` alone, `crc` is 0. The function is meant for a few bytes.
+    Without earlier bytes, `crc` is 0. The function is meant for a few bytes.
     """
     crc ^= UINT32_MAX
     for at in range(start, end):

@@ -424,6 +424,6 @@ def murmur2(data: Bytes, start: int, end: int) -> int:
 def _times_m(value: int) -> int:
     """Return the low 32 bits of value * M.
 
-    Both factors are below 2^32, so the product fits 63 bits.
+    `value` is below 2^32 and M is below 2^31, so the product fits into 63 bits.
     """
     return value * _M & UINT32_MAX

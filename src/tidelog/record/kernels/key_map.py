@@ -99,8 +99,9 @@ NO_SLOT: Final = -1
 
 _WORD_SIZE: Final = 8
 
-# Hashing keys in parallel takes as many steps for each key as for the longest key. If that makes
-# more than `_WASTE_MAX` times the steps of hashing one by one, the keys are hashed one by one.
+# Hashing keys in parallel takes as many steps for each key as for the longest key. If these are
+# more than `_WASTE_MAX` times as many steps as for hashing the keys one by one, the keys are hashed
+# one by one.
 _WASTE_MAX: Final = 2
 
 
@@ -333,12 +334,13 @@ class KeyRules(NamedTuple):
         offset_start: First offset to process; records outside the range of offsets are not marked
             as superseded.
         offset_end: End of the offsets to process, exclusive.
-        log_start: Log start offset. All records below it are marked as superseded.
+        log_start: Log start offset. Processed records below it are marked as superseded.
         is_look_up: With 0, the records are added to the map. With 1, the records are compared with
             the map but not added; these records must be older than all records in the map.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
             read. The checksums of skipped batches are checked too. For a check, the array `data` of
-            `map_batches` must also contain the batches' headers. An empty array means no check.
+            `map_batches` must also contain the batches' headers. If `shifts` is empty, no checksum
+            is checked.
     """
 
     strategy: int
