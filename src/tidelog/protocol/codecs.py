@@ -299,7 +299,7 @@ class _ReadCode(Source):
     def _length(self, letter: str) -> str:
         """Append lines that read a length or count into a variable; return the variable's name.
 
-        The variable is -1 for null.
+        The variable is negative for null.
         """
         if not self.flexible:
             length = self._take(letter, "n")

@@ -24,7 +24,8 @@ LENGTH_BYTES: Final = 4
 LENGTH: Final = Struct(">i")
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 
-# Initial and maximum size in bytes of the buffer for small frames.
+# Initial size in bytes of the buffer for small frames; and maximum size of a small frame, including
+# its length field. To hold a small frame, the buffer may grow beyond this maximum.
 CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024
 # The size in bytes of a large frame's buffer is a multiple of this number, so that frames of
@@ -96,7 +97,7 @@ class Frames:
         self._large_have = 0
         self._largest_bytes = 0
         # Buffer for the next large frame, and the expected size of this frame. The expected size is
-        # the size of the smaller one of the last two large frames.
+        # the size of the smaller of the last two large frames; 0 if no large frame is expected.
         self._foreseen: bytearray | None = None
         self._foreseen_bytes = 0
         self._last_bytes = 0

@@ -499,7 +499,7 @@ class DirectoryGroups:
 
     Attributes:
         positions: For each group, the next offset that the group reads in each partition.
-        notes: One line for each commit that was left out, with the reason.
+        notes: One line for each commit or other record that was left out, with the reason.
         missing: Indexes of the partitions of `__consumer_offsets` that the directory doesn't have.
             The commits in these partitions are unknown.
         partitions: Count of the partitions of `__consumer_offsets`, as far as the directory shows

@@ -248,7 +248,7 @@ def counter(
 
     Args:
         cluster: The cluster, to read records from.
-        own: The cluster's own directory, in which records are counted by batch headers.
+        own: Directory of a broker of the cluster, in which records are counted without fetching.
         by_reading: Whether to fetch and count the records if no directory has the partition. Such a
             count transfers all bytes of the range, because brokers send whole batches.
         isolation: With READ_COMMITTED, records of aborted transactions don't count.

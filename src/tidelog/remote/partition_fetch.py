@@ -82,7 +82,8 @@ class FetchSettings:
         min_bytes: Number of bytes that a broker waits for. After `max_wait_ms` it responds with
             fewer bytes.
         max_bytes: Maximum size of a response, in bytes; a single larger batch is still sent whole.
-        partition_max_bytes: Maximum size of a partition's batches in bytes, if below `max_bytes`.
+        partition_max_bytes: Maximum size of a partition's batches in bytes; the lower of
+            `partition_max_bytes` and `max_bytes` applies.
     """
 
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED

@@ -110,7 +110,7 @@ class _Call:
         self._settle()
 
     def seal(self, error: TidelogError | None = None) -> None:
-        """Remember that the call queues no more records."""
+        """Remember that the call queues no more records; `error` is the reason if it failed."""
         with self.lock:
             self.is_sealed = True
             if error is not None and not self.is_cause:
@@ -366,10 +366,12 @@ class _Lane:
                 self._producer.poll(_POLL_S)
 
     def _raise_limit(self, topic: str, limit: int) -> bool:
-        """Replace the producer by one for the topic's largest records; return whether it was done.
+        """Replace the producer by one that accepts the topic's largest records, if needed.
+
+        Returns whether the limit is now above `limit`, so that it makes sense to try again.
 
         The setting of a producer can't be changed. All queued records are delivered first, so the
-        order of records stays.
+        order of records is kept.
 
         Args:
             topic: Name of the topic.

@@ -279,7 +279,7 @@ class ClusterRecords(RecordSource):
         """Yield the rows of splits.
 
         Raises:
-            MissingTimestamps: A record has no timestamp, and `strict` is set.
+            MissingTimestamps: A record has no time on the split's clock, and `strict` is set.
             OffsetOutOfRange, UnknownTopic: Records were deleted after the plan was made.
             CorruptData, ClusterFailure: Reading failed; everything before that was yielded.
         """

@@ -498,7 +498,11 @@ def plan_remote(
 def _by_create_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return offsets [start, end) of each partition, from the first match of the start time on."""
+    """Return offsets [start, end) of each partition, from the first match of the start time on.
+
+    If a broker can't search by record timestamp, the offsets of its partitions begin at the log
+    start. If the time range is empty, all ranges of offsets are empty.
+    """
     spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
     if times[0] <= 0 or times[0] >= times[1]:
         return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))

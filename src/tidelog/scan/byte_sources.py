@@ -45,7 +45,10 @@ class RangeSource(Protocol):
         ...
 
     def read(self, start: int, size: int) -> Buffer:
-        """Return bytes from position `start`; fewer than `size` only at the end of the file."""
+        """Return bytes from position `start`.
+
+        Returns fewer than `size` bytes only at the end of the file or of the piece.
+        """
         ...
 
     def close(self) -> None:
@@ -251,7 +254,10 @@ class TierSource(RemoteSource):
     """One piece of an object in a tier, read from front to back."""
 
     def __init__(self, file: File, piece: Piece) -> None:
-        """Fetch the first range; raises FileNotFoundError, StorageFailure or CorruptFile."""
+        """Fetch the first range, and prefetch the next range.
+
+        Raises FileNotFoundError, StorageFailure or CorruptFile.
+        """
         self._file = file
         self._end = piece.end_position
         self._start = piece.start_position

@@ -136,6 +136,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
         InvalidRequest: Offsets or times are invalid.
+        MissingFile: The topics file lists one of the partitions, but it has no directory.
         CorruptData: A batch that had to be read is damaged.
         OffsetsGone: A segment, or its end, is missing from the middle of the log.
         MissingDependency: Something must be read, and pyarrow, numpy or numba is not installed.

@@ -120,7 +120,7 @@ class KeyCounts:
 
     Attributes:
         counts: The keys with most bytes or most records, in descending order.
-        keys: Number of all keys.
+        keys: Number of all keys; the records without a key do not count as a key.
         records: Number of all records.
         size_bytes: Sum of the sizes of the keys and values of all records, uncompressed.
         without_key: Number of records without a key.

@@ -95,7 +95,8 @@ class TimeOrder:
         ranges: Range of each partition, with known start and end offset.
         clock: The clock.
         window: Size of the first window of each partition in offsets, at least `WINDOW_LEAST`.
-        stats: `without_time` has the number of records read that have no time on the clock.
+        stats: Statistics of the windows that were read for the first page. `without_time` has the
+            number of their records without a time on the clock.
         has_more: Whether more records follow the last page in order; None if this is unknown,
             because some offsets were not read.
         is_tied: Whether a record after the last page has the same time as the page's last record.

@@ -310,7 +310,10 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Yield the parts of a table in order, each with True if its batches are decoded in place."""
+    """Yield the parts of a table in order, each with a flag.
+
+    The flag is True if all batches of the part are selected and can be decoded in place.
+    """
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:
