@@ -335,7 +335,7 @@ class OsFileSystem:
         )
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists."""
+        """Whether the path exists; true also for a symbolic link whose target is missing."""
         return os.path.lexists(path)
 
     def list_dir(self, path: str) -> list[DirEntry]:

@@ -434,7 +434,8 @@ class LegacyBatch:
         if not MESSAGE_LENGTH_MIN[magic] <= size <= remaining - LOG_OVERHEAD:
             raise self._corrupt(
                 CorruptRecord,
-                f"an inner message of length {size}, but only {remaining} bytes are left",
+                f"an inner message of length {size}: at least {MESSAGE_LENGTH_MIN[magic]} bytes are"
+                f" needed, {remaining - LOG_OVERHEAD} are left",
             )
         message = LegacyBatch(body, at)
         if message.is_wrapper:

@@ -67,7 +67,7 @@ class Reach(NamedTuple):
 
 
 def reach_of(data: Buffer) -> Reach | None:
-    """Return the extent of the batches in a buffer, or None if the buffer has no complete batch."""
+    """Return the extent of the batches in a buffer; None if the first batch is cut or invalid."""
     end: Reach | None = None
     with suppress(CorruptData):
         for at, batch in in_order(((each.at, each) for each in walk(data)), *ANY_OFFSETS, ""):

@@ -99,7 +99,7 @@ def _size_of(block: memoryview, limit: int) -> int:
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy: {error}") from None
     if size > limit:
-        raise StreamTooLong(f"snappy: a block of {size} bytes; at most {limit} more are allowed")
+        raise StreamTooLong(f"snappy: a block of {size} bytes, but only {limit} more are allowed")
     if size > len(block) * _GROWTH_MAX:
         raise CorruptBatch(f"snappy: {len(block)} bytes can't decompress to {size}")
     return size

@@ -92,7 +92,7 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
         raise CorruptBatch(f"zstd: {error}{hint}") from None
     if len(out) > limit:
         raise StreamTooLong(
-            f"zstd: decompresses to {len(out)} bytes; at most {limit} more are allowed"
+            f"zstd: decompresses to {len(out)} bytes, but only {limit} more are allowed"
         )
     return out
 

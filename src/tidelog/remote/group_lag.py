@@ -609,6 +609,8 @@ def observe_directory(
 ) -> Observation:
     """Observe a group's position in a directory, without a broker.
 
+    `left` is the number of unread offsets, an upper bound of the number of unread records.
+
     Args:
         directory: Directory that has the partition.
         env: Clock for the observation.

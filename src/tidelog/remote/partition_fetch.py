@@ -136,7 +136,7 @@ class FetchSeams:
         clock: Clock for timeouts.
         pause: Function that waits for a number of seconds.
         reach: Function that returns the extent of the complete batches in a response, None if the
-            response has no complete batch.
+            first batch is incomplete or has an invalid frame.
     """
 
     connect: Connect

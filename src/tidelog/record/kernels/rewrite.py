@@ -258,8 +258,8 @@ def _write_filtered(
 ) -> int:
     """Write a batch with its remaining records; return the batch's size.
 
-    The size is 0 if nothing was written, because no record remains and the plan keeps no empty
-    batch. The size is -1 if a record is damaged.
+    The size is 0 if nothing was written, because no record remains: the caller then writes an empty
+    batch if the plan keeps one. The size is -1 if a record is damaged.
     """
     batch, plan = sources.table[slot], sources.plan[slot]
     fetch_body(sources.bodies, batch[BODY_START], batch[BODY_END])
