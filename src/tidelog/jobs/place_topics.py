@@ -93,8 +93,8 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
 
     Raises:
         UnknownTopic: The topic does not exist; the message suggests a similar name if there is one.
-        InvalidRequest: The directory does not exist, or is in an object store, which jobs only
-            read.
+        InvalidRequest: The directory does not exist, or is in an object store, to which jobs can't
+            write.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if not place.is_broker and "://" in place.address:

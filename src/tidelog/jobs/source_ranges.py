@@ -191,7 +191,7 @@ def _both(one: Times, other: Times) -> Times:
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
     """Count the records of `hulls` whose create times are in a range.
 
-    A hull is the range from a partition's first span to its last, so there is one per partition.
+    A hull is the range from a partition's first span to its last span. A partition has one hull.
 
     Returns None if more than COUNT_BYTES_MAX bytes would have to be read.
     """

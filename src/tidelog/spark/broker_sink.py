@@ -262,8 +262,8 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
 def _served_partitions(cluster: "Cluster", topic: str) -> int:
     """Wait until the leaders serve all partitions of a topic; return the number of partitions.
 
-    If a producer starts before that, its first records may be lost without an error; see
-    `await_leaders`.
+    If a producer starts before the leaders serve the partitions, its first records may be lost
+    without an error; see `await_leaders`.
     """
     count = partition_count(cluster, topic)
     try:

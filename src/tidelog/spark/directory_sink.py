@@ -387,7 +387,7 @@ class _PartitionRows:
 def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
     """Return the facts that a topic's rules check: earliest create time, and whether a key is null.
 
-    The create time is in ms. If no row has a create time, it is INT64_MAX.
+    The earliest create time is in ms; INT64_MAX if no row has a create time.
     """
     keys = table.column("key") if "key" in table.schema.names else None
     has_null_key = table.num_rows > 0 if keys is None else keys.null_count > 0

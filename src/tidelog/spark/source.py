@@ -1,8 +1,8 @@
 """`spark.read.format("tidelog")`: plans on the driver, reads in the workers.
 
 Spark creates a source from options, pickles the source and its reader, and calls them in separate
-processes, so no object here has an open file or a lock. Numba and the decoder are imported only by
-workers, not by processes that only look up the data source or plan.
+processes, so no object of this module has an open file or a lock. Only workers import Numba and the
+decoder. Processes that look up the data source or plan a query don't import them.
 
 Source: the Python Data Source API of Spark 4.3.
 """

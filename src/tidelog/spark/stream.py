@@ -74,7 +74,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._arrival = PromptAck()
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state without the driver's objects, because workers only read."""
+        """Return the state without the driver's objects, because workers call only `read`."""
         return self.__dict__ | {"_driver": None}
 
     @property

@@ -204,10 +204,9 @@ def cut_by_bytes(
             in proportion to its size in bytes.
 
     Returns:
-        The exclusive end offset of each range. For a range that fits completely, it is the range's
-        own end. For other ranges, it is the offset after the last batch that fits. If not even the
-        first batch fits, the result is the offset after the first batch, so that every partition
-        makes progress.
+        The exclusive end offset of each range: the range's own end if the range fits completely,
+        otherwise the offset after the last batch that fits. If not even the first batch fits, the
+        result is the offset after the first batch, so that every partition makes progress.
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
     sizes = {name: _size(readers[name], *ranges[name]) for name in ranges}

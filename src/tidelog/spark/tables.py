@@ -215,7 +215,7 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
 
     Raises:
         InvalidRequest, InvalidTime, UnknownTopic, InexactTable, ConfigError, ClusterFailure: Raised
-            before records are read. An error while records are read fails the query.
+            before records are read. If an error occurs while records are read, the query fails.
     """
     request = TableRequest.make(source, topic, at, clock, inexact, split_bytes)
     serdes = {"key": key_as, "value": value_as}

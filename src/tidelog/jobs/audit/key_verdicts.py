@@ -322,7 +322,7 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
     """Return the indexes of a smallest set of numbers whose removal leaves the others ascending."""
-    # The element at n is the smallest last number of any n + 1 ascending numbers found so far.
+    # Element n is the smallest number at which an ascending subsequence of n + 1 numbers ends.
     smallest_ends: list[int] = []
     end_indexes: list[int] = []  # index in `numbers` of each smallest last number
     before = [-1] * len(numbers)

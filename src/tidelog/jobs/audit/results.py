@@ -62,8 +62,8 @@ class Difference:
         kind: Kind of the difference.
         key: The key; None if its record was deleted before the key was read.
         bucket_ms: Start in ms of the time span that contains the create time of the key's last
-            record. The last record is B's for ahead and duplicated keys, and for keys that A does
-            not have; A's for all other keys. None if the create time is unknown.
+            record: of B's last record for ahead and duplicated keys and for keys that A does not
+            have, and of A's last record for all other keys. None if the create time is unknown.
         a: Last record of the key on A; None if A does not have the key, or if the kind is
             undelivered and there is a side B. If the audit has no side B, `a` is the record that
             the group has not read.

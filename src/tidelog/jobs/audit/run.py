@@ -189,10 +189,9 @@ def _may_lack(
     reader, fs = log_dir.reader(name.topic, name.partition), log_dir.env.files
     directory = reader.context.directory
     if not fs.exists(f"{directory}/{HISTORY_FILE}"):
-        # Apache Kafka's cleaner stores the offset up to which it has cleaned only at the end of a
-        # cleaning, so the stored offset may be too low and is not used here. But the cleaner never
-        # cleans the last segment, and a record in the last segment never makes it remove an earlier
-        # record.
+        # Apache Kafka's cleaner stores the cleaned offset only when a cleaning ends. So the stored
+        # offset may be too low, and this function does not use it. But the cleaner never cleans the
+        # last segment, and never removes a record because of a record in the last segment.
         if times is None and reader.segments[-1].base_offset <= end:
             return False
         before = [each for each in reader.segments if each.base_offset < end]
@@ -343,7 +342,7 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
 
     Raises:
         UnknownTopic, InvalidRequest, ClusterFailure: The topics can't be read.
-        StorageFailure: Files of rows were damaged again each time that they had been rewritten.
+        StorageFailure: Files of rows were damaged again after each rewrite.
     """
     notes: list[str] = []
     log_bytes = 0

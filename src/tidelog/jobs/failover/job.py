@@ -9,9 +9,9 @@ plan by reading records.
 The mirror has stored the offsets that A's records have on B (`offset_map`). With this map, the
 start on B is found without measuring a latency: for a position on A, the map gives an offset on B
 before which there is no copy of an unconsumed record. But the map can't be used for a partition if
-it describes another topic or cluster, contains offsets after the end of a log, or begins after the
-group's position. The start in such a partition is searched by time instead, and the plan contains
-the reason.
+the map describes another topic or cluster, contains offsets after the end of a log, or begins after
+the group's position. The start in such a partition is searched by time instead, and the plan
+contains the reason.
 
 Invariants: the group's positions on A are read before anything else. If the group consumes more
 records on A after this, it consumes these records again on B, but it misses no record. Only

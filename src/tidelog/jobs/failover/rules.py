@@ -396,7 +396,7 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
 
 
 def deleted_note(marks: Watermarks, offset: int) -> str:
-    """Return a clause for the reason of a start if B deleted all records before it, else ""."""
+    """Return a clause for a start's reason if B deleted all records before the start, else ""."""
     if offset > marks.start or marks.start == 0:
         return ""
     return (

@@ -77,7 +77,7 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 
 class Side(IntEnum):
-    """Cluster of a record, and whether the record is before or after the position or start.
+    """Cluster of a record, and whether the record is before the group's position or start.
 
     The record at the group's position on A has the side A_AFTER, and the record at the start on B
     has the side B_AFTER.
@@ -539,7 +539,7 @@ _STARTS: Final = {
 def failover_verdict(
     plan: FailoverPlan, verdicts: Sequence[Verdict] | None, *, executed: bool
 ) -> str:
-    """Return a sentence on where the group continues on B, what it misses, and what was committed.
+    """Return a sentence on where the group continues on B, and which records it misses.
 
     Args:
         plan: The plan.

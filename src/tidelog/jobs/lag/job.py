@@ -218,9 +218,9 @@ def lag(
 
     Args:
         spark: The session, whose workers read the directory or the brokers.
-        source: A cluster, or a directory of topics. For a directory, the groups' positions are
-            known only in three cases: it is the data directory of a broker (Kafka or tidelog), it
-            is a standby, or `positions` are given.
+        source: A cluster, or a directory of topics. The groups' positions of a directory are known
+            only in three cases: the directory is the data directory of a broker (Kafka or tidelog),
+            the directory is a standby, or `positions` are given.
         groups: Names of groups; None for all groups with committed offsets.
         topics: Names of topics; None for all topics in which the groups have committed offsets.
         **options: Options, see `LagOptions`.

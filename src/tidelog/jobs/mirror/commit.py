@@ -20,8 +20,8 @@ lock while it stops the query. While one process holds the lock, another process
 a batch gets DirectoryLocked. Spark repeats the batch of that process later. `batches.json` lists
 the last batches, so that the client can report them.
 
-Spark waits at most ten seconds until the Python process of a stream's source has started. Over
-Spark Connect, Spark also waits at most ten seconds for the process that writes the batches. No
+Spark waits at most ten seconds for the start of the Python process of a stream's source. Over Spark
+Connect, Spark also waits at most ten seconds for the start of the process that writes batches. No
 setting changes this limit. On a busy machine the process may start later, and then the query fails.
 The checkpoint stays valid, so `RestartingQuery` starts the query again, and the query continues
 from the checkpoint.

@@ -1,4 +1,4 @@
-"""Topics, offsets and settings of a mirror's sources and target, and copying of their changes.
+"""Reads topics, offsets and settings of a mirror's sources and target, and copies changes.
 
 Before a mirror starts, this module reads the checkpoint, topics and settings, without Spark. It
 finds or creates the topics at the target, checks whether these topics would refuse or lose the
@@ -629,7 +629,7 @@ class Growth:
     # -- settings ----------------------------------------------------------------------------
 
     def _compare(self) -> Iterator[str]:
-        """Compare each copy's settings with its source's, at most once a minute; yield notes.
+        """Compare the settings of topics and their copies, at most once a minute; yield notes.
 
         With `Settings.SYNC`, also change the copies' settings.
         """

@@ -1,6 +1,6 @@
 """`reindex`: builds or verifies indexes and zone maps of whole directories, in parallel on Spark.
 
-The mode `verify` checks each partition like `tidelog doctor`, and only reads. The mode `build`
+The mode `verify` checks each partition like `tidelog doctor`, and writes nothing. The mode `build`
 repairs derived files of directories that tidelog wrote, and adds missing zone maps. In this mode,
 the driver holds the directory's lock until the last task has ended. A directory that another
 program wrote, or a directory in an object store, is never changed. The zone maps of such a
