@@ -1,6 +1,6 @@
 """Group members for the load generator, for both group protocols, as raw connections in one thread.
 
-A member sends each request that its protocol requires without delay. While a group settles, its
+A member sends without delay each request that its protocol requires. While a group settles, its
 members send a heartbeat every `BEAT_MS`. Members send their first heartbeat `HEAD_START_MS` after
 the coordinator knows all joining members, or after the coordinator has confirmed that a member
 left. Real clients send a heartbeat only every few seconds, so a changing group of real clients

@@ -2,10 +2,10 @@
 
     python tools/command_looks.py demo-output/log flights > looks.txt
 
-Every command runs once at each width. Commands that only read run on the given directory. Commands
-that write run on a temporary directory. Commands for clusters run on a broker that serves this
-temporary directory on loopback. The help of each command is also printed. Lines that are wider than
-their terminal are listed at the end; if any line is too wide, the exit code is 1. Colors are
+Every command runs once at each width. Commands that write nothing run on the given directory.
+Commands that write run on a temporary directory. Commands for clusters run on a broker that serves
+this temporary directory on loopback. The help of each command is also printed. Lines that are wider
+than their terminal are listed at the end; if any line is too wide, the exit code is 1. Colors are
 omitted.
 """
 

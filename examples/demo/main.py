@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = "demo-output"
 
-# Name of a file that marks a folder as the output of a demo. Only the output in a marked folder is
-# removed by a later run.
+# Name of a file that marks a folder as the output of a demo. A later run removes output only from a
+# marked folder.
 _MARKER: Final = ".tidelog-demo"
 
 _LAST_MONTH: Final = 12
@@ -319,7 +319,7 @@ class Demo:
         )
 
     def print_results(self) -> None:
-        """Print the storm day as bars, what it shows in three sentences, and the checks."""
+        """Print the storm day as bars, three sentences on what it shows, and the checks."""
         self._printer.day("8 February 2013, New York: flights by scheduled hour", self._day)
         for line in story.three_sentences(self._day, self._crossing, self._share):
             self._printer.say(line)
