@@ -83,7 +83,7 @@ def _described(function: _Function, call: Callable[..., object]) -> _Function:
 
 @reads_arguments()
 class AsyncRemoteDirectory:
-    """Topics of a cluster: methods of `RemoteDirectory` as coroutines.
+    """Topics of a cluster: methods of `RemoteDirectory` as coroutines and asynchronous iterators.
 
     Arguments, results and errors are those of `RemoteDirectory`. After an append is cancelled, some
     of its records may be in the log.

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Maximum number of bytes and of batches that one call of the kernel writes. The numbers are large
-# enough that the call itself takes a small share of the time, and small enough that the batches are
-# still in the CPU cache when they are checksummed and copied.
+# Approximate number of bytes, and maximum number of batches, that one call of the kernel writes.
+# The numbers are large enough that the call itself takes a small share of the time, and small
+# enough that the batches are still in the CPU cache when they are checksummed and copied.
 _OUT_BYTES: Final = 1 << 19
 
 _OUT_BATCHES: Final = 256
