@@ -197,7 +197,7 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     value_as: str = "bytes",
     split_bytes: int = TABLE_SPLIT_BYTES,
 ) -> "DataFrame":
-    """Return a topic as a table as of a time: one row for each key of a partition.
+    """Return the table of a topic as of a time: one row for each key of a partition.
 
     Args:
         spark: The session.

@@ -183,7 +183,7 @@ class Markers:
             )
 
     def committed(self, key: str, at_least: int) -> dict[str, Marker]:
-        """Return valid markers of batch `at_least` or later, by their own key (see `topic_key`).
+        """Return valid markers of batch `at_least` or later, by marker key (see `topic_key`).
 
         The caller has fenced older producers with the same transactional id, so these producers
         have no open transaction. The first read includes uncommitted markers, so it does not wait
@@ -202,7 +202,7 @@ class Markers:
         return {name: marker for name, marker in markers.items() if marker.batch >= at_least}
 
     def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
-        """Return the valid markers by their own key (see `topic_key`), and the partition's end.
+        """Return the valid markers, by marker key (see `topic_key`), and the partition's end.
 
         Args:
             key: The plain key, without a topic.

@@ -500,9 +500,9 @@ def judge_keys(
 ) -> TopicMapping:
     """Return whether partition n has the same keys on A and B, with the reason.
 
-    The mapping is SAME if one partitioning function is right for all keys in both samples. It is
-    ANY if no function is, if a sampled record has no key, or if a sample has fewer than KEYS_MIN
-    distinct keys.
+    The mapping is SAME if one partitioning function is right for all keys in both samples. The
+    mapping is ANY in three cases: no such function is known, a sampled record has no key, or a
+    sample has fewer than KEYS_MIN distinct keys.
     """
     names = []
     for cluster, sample in (("A", list(a)), ("B", list(b))):
