@@ -1,7 +1,7 @@
 """Time from `tidelog.broker()` to the first record that a consumer group reads, as in a test.
 
 Each client reads one existing record from the first broker that a process starts, and from the
-twentieth broker (with `--quick`, the third). The client is imported before the time starts. The
+twentieth broker (with `--quick`, the third). The client is imported before the clock starts. The
 time of the first broker includes the import of the broker's modules.
 """
 
@@ -116,7 +116,7 @@ def _environment() -> dict[str, str]:
 
 
 class _Warm:
-    """A broker in another process that has already served a group of the client."""
+    """Broker that has already served a group of the client; runs in another process."""
 
     def __init__(self, client: str) -> None:
         self._client = client

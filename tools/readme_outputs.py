@@ -1,8 +1,8 @@
 """Runs the README's examples one after the other, and writes each output below its example.
 
 `PYTHONPATH=src:. python tools/readme_outputs.py [FOLDER]` after `./run demo`. FOLDER contains
-`demo-output` and defaults to the checkout. A block of text after a block of python or sh contains
-the output of this block.
+`demo-output` and defaults to the checkout. A block of text that follows a block of python or sh
+contains the output of that code.
 """
 
 import os
