@@ -232,7 +232,7 @@ def audit_cases(spark: "SparkSession", topics: Topics) -> Iterator[Case]:
         unit="times",
         ours=lambda: second.log_bytes / second.all_bytes,
         goal="ours <= 0.03",
-        note=f"in addition, bytes of rows: {second.state_bytes / second.all_bytes:.3f} times",
+        note=f"plus bytes of rows: {second.state_bytes / second.all_bytes:.3f} times both topics",
     )
     yield Case(
         case="bytes of logs and stored rows that the next audit reads after 1 % more records,"

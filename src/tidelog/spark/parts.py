@@ -92,8 +92,8 @@ def run_parts(
         spark: The session.
         parts: Descriptions of the parts.
         work: Function that processes one part in a worker.
-        schema: Names and types of a row in Spark's notation: `records bigint, facts string`. Types
-            are bigint, string and binary.
+        schema: Names and types of a row in Spark's notation: `records bigint, facts string`. The
+            supported types are bigint, string and binary.
         listener: Receives the number of finished parts from time to time. If Spark reports no
             progress, `listener` receives the number only at the end of each round.
 

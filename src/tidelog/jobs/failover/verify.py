@@ -93,7 +93,7 @@ _ONES: Final = tuple(1 << _COUNT_BITS * side for side in Side)
 
 
 class Counts(NamedTuple):
-    """Counts of the read records with one digest, by side."""
+    """Counts of the read records that have the same digest, by side."""
 
     a_after: int
     a_before: int

@@ -15,8 +15,8 @@ mirror writes the batch to the target, and adds the batch's rows to the offset m
 Spark marks the batch as done in its checkpoint. If a process is killed before this mark is stored,
 Spark repeats the same batch. The target detects a batch that it already has, so each record is
 written once. After a first write and after a repeated write, the target returns the batch's
-offsets, so the map gets the batch's rows. Over Spark Connect, the server writes the batches (see
-`commit`).
+offsets, so the map gets the batch's rows. Over Spark Connect, the server writes the batches, and
+the checkpoint has two more files (see `commit`).
 """
 
 import json
