@@ -456,7 +456,8 @@ def erase(  # noqa: PLR0913 - one argument for each option
     The tombstone contains the key until compaction or retention removes the tombstone. Afterwards,
     tables as of earlier times, and differences from such tables, are inexact.
 
-    Exit code 2: a reachable file still holds the key. Copies that can't be reached are listed.
+    Exit code 2: a reachable file still holds a record of the key other than the tombstone. Copies
+    that can't be reached are listed.
     """
     from tidelog.frames import needs_arrow
 

@@ -273,7 +273,8 @@ def _limits(options: Options) -> BatchLimits:
     )
     if limits.min_offsets is None and options.text("maxTriggerDelay") is not None:
         raise InvalidRequest(
-            "option maxTriggerDelay limits the delay by minOffsetsPerTrigger: give both"
+            "option maxTriggerDelay limits how long minOffsetsPerTrigger delays a micro-batch: give"
+            " minOffsetsPerTrigger too, or leave out maxTriggerDelay"
         )
     least, most = limits.min_offsets, limits.max_offsets
     if least is not None and most is not None and least > most:

@@ -124,7 +124,7 @@ def test_a_text_that_is_no_topic_id_is_an_error(text: str) -> None:
 
 def test_drawn_topic_ids_are_never_reserved_nor_start_with_a_dash() -> None:
     class Source(random.Random):
-        """Random source whose first topic id begins with a dash as a text."""
+        """Random source: the text of the first topic id drawn from it would begin with a dash."""
 
         drawn = 0
 

@@ -458,7 +458,7 @@ class _Comparison:
         )
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
-        """Yield at most `_EXAMPLES` missed records. Reads the ranges before the starts again."""
+        """Yield at most `_EXAMPLES` missed records. Rereads `before`, ranges before the starts."""
         missed: set[bytes] = set()
         for digest, counts in self._counts.walk():
             if _compare(counts)[2] and len(missed) < _EXAMPLES:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
 # Maximum estimated size in bytes of the protocols of one member, and of the protocols of all
-# members of a group. Kafka has no such limits, but can't write a group's record if it is nearly as
-# large as these limits.
+# members of a group. Kafka has no such limits, but can't write a group's record that is larger than
+# `max.message.bytes` of `__consumer_offsets`.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
 GROUP_METADATA_BYTES: Final = 128 << 20

@@ -273,9 +273,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remember that the connection has closed; drop a response that only the client needs."""
-        # A clean close also shows that the client sends no more. This must be recorded here,
-        # because with TLS `eof_received` possibly was not called.
         self._is_over = self._is_over or exc is not None
+        # A clean close also shows that the client sends no more. `_has_ended` must be set here too,
+        # because with TLS `eof_received` possibly was not called.
         self._has_ended = True
         self._release()
         self._pending.lose_client()

@@ -3,9 +3,10 @@
 1. Checkpoints beyond the offset are lowered: first the directory's checkpoints, then the
    partition's append-time checkpoint.
 2. Segments after the offset are removed, newest first, so that the remaining log never has a hole.
-3. In the segment that contains the offset, append times, offset index and time index are truncated
-   before the log. A crash between these steps leaves records without a row of append times; the
-   append time of these records is then unknown. A crash never leaves a row without its records.
+3. Of the segment that contains the offset, first the append times, the offset index and the time
+   index are truncated, then the log. A crash between these steps leaves records without a row of
+   append times; the append time of these records is then unknown. A crash never leaves a row
+   without its records.
 4. The index of aborted transactions is truncated after the log. If the log still had an abort
    marker whose entry is gone, readers of committed records would get aborted records.
 

@@ -311,7 +311,7 @@ def find_damage(
     *,
     jump_is_proven: bool = False,
 ) -> Damage | None:
-    """Return the damage after a log file's sound part if the log provably continued after it.
+    """Return the damage after a log file's sound part, if the log is proven to continue there.
 
     Args:
         file: The log file.

@@ -23,6 +23,9 @@
 
       keys = (samples << shift) + counted - (sampled << shift)
 
+  `samples` is the number of keys in the sample, `counted` the exact number of keys in the
+  cleaning's map, and `sampled` the number of the map's keys that were in the sample.
+
 `SegmentFacts` are the input of a plan. `cleaned_to` makes the cleaning safe: no record of the
 segment is superseded by a record below that offset. `cleaned_to` is proven, never estimated.
 `live_bytes` and `keys` are estimates: if they are wrong, a cleaning costs more or comes at another
