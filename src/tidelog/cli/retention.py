@@ -39,7 +39,7 @@ from tidelog.timespec.zones import zone_of
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tidelog.storage.directory.topic_retention import (
         DueSegment,
@@ -325,37 +325,52 @@ def _shared_facts(every: "Sequence[dict[str, str]]") -> dict[str, str]:
 
 
 def _partition_lines(story: "PartitionStory") -> list[str]:
-    lines = []
-    if story.start_offset > 0:
-        lines.append(_deleted_text(story))
+    lines = [
+        f"offsets {start}..{end - 1} were deleted by {rule}{_unrecorded(rule)}"
+        for rule, (start, end) in _deleted_ranges(story).items()
+    ]
     if story.storm is not None:
         lines.append(f"{story.storm}")
     return lines
 
 
-def _deleted_text(story: "PartitionStory") -> str:
-    """Return which offsets were deleted, and by which rule, as far as the files show it.
+# Rules that can have deleted offsets, as text.
+_DELETE_RECORDS: Final = "delete-records"
+_ANY_RULE: Final = "retention or delete-records"
 
-    Retention moves the log start only to the base offset of a segment, or to the log end after it
-    has rolled an empty segment there. So if the log starts at another offset, delete-records has
-    moved the log start, here or on the leader of a standby. Before that, either of the two may have
-    deleted earlier segments.
+
+def _deleted_ranges(story: "PartitionStory") -> dict[str, tuple[int, int]]:
+    """Map the rule that deleted offsets to these offsets, [start, end); empty if none are deleted.
+
+    Retention removes the files of the segments that it deletes. So delete-records has deleted the
+    offsets below the log start whose segment still has its files. Of the offsets before the first
+    segment, either of the two may have deleted some.
     """
     start = story.start_offset
-    bases = [segment.base_offset for segment in story.segments]
-    base = max((one for one in bases if one <= start), default=start)
-    unknown = "when, and the times of these records are not recorded"
-    if base == start:
-        return (
-            f"offsets 0..{start - 1} were deleted by retention or delete-records; which of the two,"
-            f" {unknown}"
-        )
-    if base == 0:
-        return f"offsets 0..{start - 1} were deleted by delete-records; {unknown}"
-    return (
-        f"offsets {base}..{start - 1} were deleted by delete-records, and offsets 0..{base - 1} by"
-        f" retention or delete-records; which of the two, {unknown}"
-    )
+    first = min([segment.base_offset for segment in story.segments] + [start])
+    ranges = {_ANY_RULE: (0, first), _DELETE_RECORDS: (first, start)}
+    return {rule: (begin, end) for rule, (begin, end) in ranges.items() if begin < end}
+
+
+def _unrecorded(rule: str) -> str:
+    """Return the end of a sentence about deleted offsets whose files are gone; else ""."""
+    if rule != _ANY_RULE:
+        return ""
+    return "; which of the two, when, and the times of these records are not recorded"
+
+
+def _topic_lines(stories: "Sequence[tuple[TopicPartition, PartitionStory]]") -> "Iterator[str]":
+    """Yield a line for each rule that deleted offsets, with the offsets of each partition."""
+    by_rule: dict[str, list[str]] = {_ANY_RULE: [], _DELETE_RECORDS: []}
+    for name, story in stories:
+        for rule, (start, end) in _deleted_ranges(story).items():
+            by_rule[rule].append(f"{name.topic}:{name.partition} {start}..{end - 1}")
+    for rule, ranges in by_rule.items():
+        if ranges:
+            yield f"offsets deleted by {rule}: {', '.join(ranges)}{_unrecorded(rule)}"
+    for name, story in stories:
+        if story.storm is not None:
+            yield f"{name.topic}:{name.partition}: {story.storm}"
 
 
 def _print_segments(
@@ -370,9 +385,8 @@ def _print_segments(
     segments = [(name, segment) for name, story in stories for segment in story.segments]
     if any(_is_kept_forever(segment) for _, segment in segments):
         _print_line(surroundings, f"kept {forever}")
-    for name, story in stories:
-        for line in _partition_lines(story):
-            _print_line(surroundings, f"{name.topic}:{name.partition}: {line}")
+    for line in _topic_lines(stories):
+        _print_line(surroundings, line)
     has_removed = any(segment.removed != 0 for _, segment in segments)
     is_due = any(segment.due is not None for _, segment in segments)
     columns = output.columns(
@@ -513,8 +527,8 @@ def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
 
 
 def _appends(segment: "SegmentStory", zone: str | None) -> str:
-    if segment.records == 0:
-        return "none"
+    if segment.records == 0 and segment.offsets:
+        return "none"  # records below the log start are not counted, but keep their append times
     if segment.first_append_ms is None:
         return "unknown"
     first = output.time_text(segment.first_append_ms, zone)

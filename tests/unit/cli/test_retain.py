@@ -155,27 +155,57 @@ def test_the_output_of_why_has_the_deleted_offsets(topic: Cli) -> None:
     assert gone in topic.ok("why", "t").out
 
 
-def test_the_output_of_why_names_delete_records_if_no_retention_can_have_moved_the_log_start(
-    cli: Cli,
-) -> None:
+def test_the_output_of_why_names_delete_records_where_the_files_still_exist(cli: Cli) -> None:
     cli.ok("create", "t", "--config", "internal.segment.bytes=300")
     for _ in range(12):
         cli.append(*[at(NOW)] * 2, topic="t")
     bases = [one["base_offset"] for one in cli.ok("why", "t", "-o", "json").objects]
     assert bases[:3] == [0, 6, 12]
-    unknown = ", when, and the times of these records are not recorded"
+    cli.variables["COLUMNS"] = "200"
 
-    def deleted_to(offset: int) -> str:
+    def deleted() -> list[str]:
+        return [line.strip() for line in cli.ok("why", "t").lines if " were deleted " in line]
+
+    for offset in (3, 6, 8):
         cli.ok("delete-records", "t:0", "--offset", str(offset), "--yes")
-        return " ".join(cli.ok("why", "t").out.split())
+        assert deleted() == [f"offsets 0..{offset - 1} were deleted by delete-records"]
+    cli.ok("retain", "t")
+    unknown = "which of the two, when, and the times of these records are not recorded"
+    assert deleted() == [
+        f"offsets 0..5 were deleted by retention or delete-records; {unknown}",
+        "offsets 6..7 were deleted by delete-records",
+    ]
 
-    assert f"offsets 0..2 were deleted by delete-records; {unknown[2:]}" in deleted_to(3)
-    either = f"0..5 were deleted by retention or delete-records; which of the two{unknown}"
-    assert f"offsets {either}" in deleted_to(6)
-    text = "offsets 6..7 were deleted by delete-records, and offsets 0..5 by retention or"
-    assert f"{text} delete-records; which of the two{unknown}" in deleted_to(8)
-    text = "offsets 18..23 were deleted by delete-records, and offsets 0..17 by retention or"
-    assert text in deleted_to(24)
+
+def test_a_segment_below_the_log_start_keeps_its_append_times(cli: Cli) -> None:
+    cli.ok("create", "t", "--config", "segment.ms=1", "--config", "retention.ms=-1")
+    for _ in range(3):
+        cli.append(at(cli.clock.now_ms()), topic="t")
+        cli.clock.advance(DAY)
+
+    def append_times() -> list[str]:
+        return [line for line in cli.ok("why", "t").lines if "append times" in line]
+
+    before = append_times()
+    assert len(before) == 3
+    assert "first 20" in before[0]
+    cli.ok("delete-records", "t:0", "--before", "now", "--yes")
+    assert append_times() == before
+
+
+def test_the_topic_view_of_why_has_one_line_on_deleted_offsets(cli: Cli) -> None:
+    cli.ok("create", "t", "--partitions", "3", "--config", "segment.ms=1")
+    for partition in range(3):
+        for _ in range(3):
+            cli.append(at(cli.clock.now_ms()), topic="t", partition=partition)
+            cli.clock.advance(DAY)
+    cli.ok("delete-records", "t:0", "--offset", "2", "--yes")
+    cli.ok("delete-records", "t:2", "--offset", "1", "--yes")
+    line = "offsets deleted by delete-records: t:0 0..1, t:2 0..0"
+    assert [one for one in cli.ok("why", "t").lines if "deleted" in one] == [line]
+    cli.ok("retain", "t")
+    line = "offsets deleted by retention or delete-records: t:0 0..1, t:2 0..0; which of the two,"
+    assert line in " ".join(cli.ok("why", "t").out.split())
 
 
 def test_no_segment_is_deleted_by_age_without_retention_ms(cli: Cli) -> None:
