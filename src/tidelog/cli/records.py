@@ -38,6 +38,8 @@ from tidelog.cli.output import (
     Writer,
     columns,
     detail,
+    headers,
+    headers_text,
     key,
     minor,
     number,
@@ -179,7 +181,7 @@ class ReadOptions:
 _OFFSETS: Final = columns(detail("topic"), number("partition", "offset"))
 # On a narrow terminal, keys and values are shortened first. If the table is still too wide, one of
 # the two time columns is dropped: the one whose clock was not chosen.
-_CONTENT: Final = columns(key("key", least=8), value("value", least=8))
+_CONTENT: Final = columns(key("key", least=8), value("value", least=8), headers("headers"))
 _TABLES: Final = {
     ClockName.RECORD: columns(_OFFSETS, time("timestamp"), minor(time("append_time")), _CONTENT),
     ClockName.APPEND: columns(_OFFSETS, minor(time("timestamp")), time("append_time"), _CONTENT),
@@ -198,8 +200,9 @@ class RowMaker:
         self._is_table = options.kind is ReadFormat.TABLE
         decoder = decoders(options.kind)
         self._key, self._value = decoder(options.key_as), decoder(options.value_as)
-        # Headers and their values are JSON even in formats whose cells are text.
-        self._header = decoders(ReadFormat.JSON)(options.headers_as)
+        # In CSV, too, headers are JSON.
+        kind = options.kind if self._is_table else ReadFormat.JSON
+        self._header = decoders(kind)(options.headers_as)
 
     def writer(self, surroundings: Surroundings) -> Writer:
         """Return the writer for the rows."""
@@ -216,6 +219,10 @@ class RowMaker:
         """
         key = self._cell("key", self._key, record.key, partition, record)
         value = self._cell("value", self._value, record.value, partition, record)
+        headers = [
+            (one.key, self._cell("headers", self._header, one.value, partition, record))
+            for one in record.headers
+        ]
         row: list[Cell] = [
             self._topic,
             partition,
@@ -223,13 +230,9 @@ class RowMaker:
             record.timestamp,
             append_ms,
         ]
-        if not self._is_table:
-            headers: Cell = [
-                [one.key, self._cell("headers", self._header, one.value, partition, record)]
-                for one in record.headers
-            ]
-            return [*row, record.create_timestamp, key, value, headers]
-        return [*row, key, value]
+        if self._is_table:
+            return [*row, key, value, headers_text(headers)]
+        return [*row, record.create_timestamp, key, value, headers]
 
     def _cell(
         self, name: str, decode: Decode, data: bytes | None, partition: int, record: Record

@@ -251,6 +251,16 @@ def test_a_fitted_table_leaves_out_texts_and_minor_columns_without_values() -> N
     ]
 
 
+def test_only_wide_shows_a_sparse_column_without_values() -> None:
+    columns = output.columns("topic", output.sparse(output.time("expires")))
+    assert printed(columns, [["a", None], ["b", None]]) == ["TOPIC", "a", "b"]
+    assert printed(columns, [["a", None]], width=30) == ["TOPIC", "a"]
+    assert printed(columns, []) == ["TOPIC"]
+    assert printed(columns, [["a", None]], is_wide=True)[0].split() == ["TOPIC", "EXPIRES", "(UTC)"]
+    assert printed(columns, [["a", None], ["b", STORM_MS]])[1].split() == ["a", "-"]
+    assert printed(columns, [["a", None]], Format.CSV) == ["topic,expires,expires_ms", "a,,"]
+
+
 def test_a_later_value_shows_a_column_that_was_left_out() -> None:
     empty: list[Row] = [[0, None, None, None, None]] * 500
     lines = printed(OPTIONAL, [*empty, [1, 7, None, None, None]], width=60)

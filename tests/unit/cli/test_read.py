@@ -229,6 +229,66 @@ def test_a_table_cuts_long_values_unless_wide_and_escapes_control_characters(fli
     assert "x" * 100 in flights.ok("read", "flights", "--wide").out
 
 
+def headed(*headers: tuple[str, bytes | None]) -> NewRecord:
+    return NewRecord(
+        timestamp=NOW, key=b"k", value=b"v" * 9, headers=tuple(Header(*one) for one in headers)
+    )
+
+
+def test_a_table_shows_headers_if_a_record_has_some(flights: Cli) -> None:
+    flights.append(at(NOW))
+    assert "HEADERS" not in flights.ok("read", "flights").out
+    assert flights.ok("read", "flights", "--wide").lines[0].split()[-1] == "HEADERS"
+    flights.append(headed(("by", b"ten"), ("by", None), ("", b"\x1b[2J"), ("x\n", b"")))
+    heading, first, second = flights.ok("read", "flights").lines
+    assert heading.split()[-2:] == ["VALUE", "HEADERS"]
+    assert first.split()[-2:] == ["v", "-"]
+    assert second.endswith("  by=ten, by=(null), =\\x1b[2J, x\\n=(empty)")
+    assert flights.ok("read", "flights", "--table").lines[1].split()[-1] == "x\\n=(empty)"
+
+
+def test_a_table_shows_header_values_as_the_chosen_type(flights: Cli) -> None:
+    flights.append(headed(("n", (7).to_bytes(4, "big")), ("t", b"text")))
+    row = flights.ok("read", "flights", "--headers-as", "int32").lines[1]
+    assert row.endswith("  n=7, t=1952807028")
+    flights.append(headed(("n", b"\xff")))
+    assert flights.ok("read", "flights").lines[2].endswith('  n={"base64": "/w=="}')
+
+
+def test_a_table_cuts_long_headers_and_says_so(flights: Cli) -> None:
+    flights.append(headed(("by", b"x" * 100)))
+    result = flights.ok("read", "flights")
+    assert result.lines[1].endswith("xx…")
+    assert result.err == "note: cut: headers; --wide shows it\n"
+    assert "x" * 100 in flights.ok("read", "flights", "--wide").out
+
+
+def test_a_narrow_table_names_the_headers_that_it_does_not_show(flights: Cli) -> None:
+    flights.append(*(headed(("by", b"ten")) for _ in range(2)))
+    flights.variables = {"COLUMNS": "50"}
+    lines = flights.ok("read", "flights").lines
+    assert "HEADERS" not in lines[0] + lines[1]
+    assert lines[-1] == "not shown: append time, headers; --wide shows them"
+    assert flights.ok("read", "flights", "--wide").lines[1].endswith("  by=ten")
+
+
+def test_a_table_that_follows_adds_the_headers_with_the_first_record_that_has_some(
+    flights: Cli,
+) -> None:
+    flights.append(at(NOW))
+
+    more = iter([headed(("by", b"ten"))])
+
+    def wait(_seconds: float) -> None:
+        if (record := next(more, None)) is None:
+            raise KeyboardInterrupt
+        flights.append(record)
+
+    flights.wait = wait
+    lines = flights.ok("read", "flights", "--follow").lines
+    assert [line.split()[-1] for line in lines] == ["VALUE", "v", "HEADERS", "by=ten"]
+
+
 def test_csv_has_a_heading_and_empty_cells_for_null(flights: Cli) -> None:
     flights.append(NewRecord(value=None, timestamp=-1))
     heading, row = flights.ok("read", "flights", "-o", "csv").lines

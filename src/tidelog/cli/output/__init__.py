@@ -16,6 +16,8 @@ example of columns:
         key("key"), value("value"),                # cut at 40 and 60 characters; (null), (empty)
         minor("topic_id", time("first_append")),   # dropped first if the terminal is narrow
         detail("epoch"),                           # for scripts; in tables only with --wide
+        sparse(time("expires")),                   # omitted if no row has a value, even in a pipe
+        headers("headers"),                        # by=ten, run=7: sparse, cut like values
         titled(read_again=count("again")),         # READ AGAIN, in JSON `again`
     )
     print_rows(surroundings, COLUMNS, rows, kind, zone=zone)
@@ -50,19 +52,21 @@ from tidelog.cli.output.column import (
     detail,
     duration,
     fields,
+    headers,
     key,
     minor,
     number,
     prose,
     share,
     size,
+    sparse,
     time,
     time_fields,
     titled,
     value,
     wrapped,
 )
-from tidelog.cli.output.formatters import NULL, cell_text, count_text
+from tidelog.cli.output.formatters import NULL, cell_text, count_text, headers_text
 from tidelog.cli.output.table import (
     ROWS_AT_ONCE,
     Writer,

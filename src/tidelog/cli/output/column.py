@@ -56,6 +56,8 @@ class Column:
             `_s`), shares from 0 to 1.
         is_minor: Whether narrow terminals drop the column before other columns.
         is_detail: Whether tables show the column only with `--wide`.
+        is_sparse: Whether every table without `--wide`, even in a pipe, omits the column as long as
+            no row has a value in it.
         is_wrapped: Whether cells are broken into lines on a narrow terminal, instead of being cut.
         limit: Display width at which tables cut cells, None for whole cells.
         least: Display width to which narrow terminals shorten cells before they drop minor columns;
@@ -67,6 +69,7 @@ class Column:
     kind: Kind = Kind.TEXT
     is_minor: bool = False
     is_detail: bool = False
+    is_sparse: bool = False
     is_wrapped: bool = False
     limit: int | None = None
     least: int | None = None
@@ -77,9 +80,10 @@ class Column:
         """Whether a table that is fitted to a terminal omits the column if no cell has a value.
 
         Columns of offsets, counts, times and durations are shown even without values, because `-`
-        shows the user that the row has no value. Minor columns without values are omitted.
+        shows the user that the row has no value. Minor and sparse columns without values are
+        omitted.
         """
-        return self.is_minor or self.kind in (Kind.TEXT, Kind.PROSE)
+        return self.is_minor or self.is_sparse or self.kind in (Kind.TEXT, Kind.PROSE)
 
     @property
     def words(self) -> str:
@@ -157,6 +161,14 @@ def detail(*parts: str | Columns) -> Columns:
     return tuple(replace(column, is_detail=True) for column in columns(*parts))
 
 
+def sparse(*parts: str | Columns) -> Columns:
+    """Mark columns that tables without `--wide` omit as long as no row has a value in them.
+
+    A table in a pipe omits them too, unlike other columns without values.
+    """
+    return tuple(replace(column, is_sparse=True) for column in columns(*parts))
+
+
 def number(*names: str) -> Columns:
     """Return columns of identifiers and offsets, written as users type them: 1234567."""
     return tuple(Column(name, Kind.NUMBER) for name in names)
@@ -195,6 +207,11 @@ def key(*names: str, least: int | None = None) -> Columns:
 def value(*names: str, least: int | None = None) -> Columns:
     """Return columns of records' values; `Column` describes `least`."""
     return tuple(Column(name, Kind.DATA, limit=VALUE_WIDTH, least=least) for name in names)
+
+
+def headers(*names: str) -> Columns:
+    """Return columns of records' headers: `headers_text`, or None for a record without headers."""
+    return tuple(Column(name, is_sparse=True, limit=VALUE_WIDTH) for name in names)
 
 
 def fields(columns: Sequence[Column], row: Row, zone: str | None = None) -> dict[str, Cell]:

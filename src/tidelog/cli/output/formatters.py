@@ -1,10 +1,11 @@
 """Formatters for people, one for each kind of cell, shared by tables, sentences and pages."""
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import bytes_text, duration_text, share_text
-from tidelog.cli.output.column import Column, Kind
+from tidelog.cli.output.column import Cell, Column, Kind
 from tidelog.html_cells import visible
 from tidelog.timespec import time_text
 
@@ -43,6 +44,11 @@ def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
     if isinstance(cell, int | float):
         return _number_text(column, cell)
     return visible(_plain(cell))
+
+
+def headers_text(headers: Iterable[tuple[str, Cell]]) -> str | None:
+    """Format headers, `by=ten, run=7`; None for no headers. Values are formatted as in columns."""
+    return ", ".join(f"{name}={_data_text(cell)}" for name, cell in headers) or None
 
 
 def _number_text(column: Column, number: float) -> str:

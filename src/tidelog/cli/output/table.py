@@ -310,8 +310,10 @@ class _Table(Writer):
             self._cells = list(map(max, self._cells, map(width_of, texts)))
             self._shorts = list(map(max, self._shorts, map(width_of, short)))
         everything = set(range(len(self._shown)))
-        if self._room is None or not (chunk or self._rows):
+        if self._surroundings.is_wide:
             self._kept = everything
+        elif self._room is None or not (chunk or self._rows):
+            self._kept |= {i for i in everything if not self._shown[i].is_sparse}
         for texts in chunk:
             for i in everything - self._kept:
                 if not _is_empty(self._shown[i], texts[i]):
