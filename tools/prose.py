@@ -66,7 +66,7 @@ _BEGINNING: Final = r'(?:"""|(?<=\n)(?:[ \t]*# |- |\d\. |\| )?)'
 STYLES: Final = (
     Style(
         "beginning",
-        (_BEGINNING + r"(?:What|Who|Whoever|Those|That which|Likewise)\b",),
+        (_BEGINNING + r"(?:What|Who|Whoever|Those|That which|Likewise|How|Where)\b",),
         "begin with a noun phrase or a verb that names the thing",
         ignore_case=False,
     ),

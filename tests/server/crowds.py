@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.worlds.waiting import PATIENCE_S
 
-# How many descriptors are kept free for files of the test and of other code in this process.
+# Number of descriptors that are kept free for files of the test and of other code in this process.
 MARGIN: Final = 500
 # Hundredths of a second of CPU time that an idle process may use per second.
 RESTING_TICKS: Final = 4

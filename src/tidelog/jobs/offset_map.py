@@ -197,7 +197,7 @@ class OutsideMap(InvalidRequest):
 
 
 class Partitioning(StrEnum):
-    """How a record's partition at the target is chosen. The file contains these values."""
+    """Rule that chooses a record's partition at the target. The file contains these values."""
 
     KEPT = "kept"
     KEY = "key"

@@ -209,7 +209,7 @@ class LeaderSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where the next fetch from a partition begins: offset, leader epochs and byte limit.
+    """Start of the next fetch from a partition: offset, leader epochs and byte limit.
 
     Attributes:
         name: The partition.

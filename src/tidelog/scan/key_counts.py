@@ -74,7 +74,7 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 _DIGEST: Final = ("low", "high")
-# How the rows of a group become one row, by column.
+# Function that combines the rows of a group into one row, by column.
 _FOLDS: Final[list[tuple[str, Literal["sum", "first", "last"]]]] = [
     ("records", "sum"),
     ("size_bytes", "sum"),

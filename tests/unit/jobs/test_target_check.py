@@ -1,4 +1,4 @@
-"""How a target's settings affect records: counts, and an error if records would be lost."""
+"""Effects of a target's settings on records: counts, and an error if records would be lost."""
 
 import pytest
 

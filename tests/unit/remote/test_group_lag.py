@@ -1,4 +1,4 @@
-"""How lag is computed from observations, and what is observed of a simulated cluster."""
+"""Lag computed from observations, and observations of a simulated cluster."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""How partitions share a limit, and when a batch waits for a minimum."""
+"""Partitions share a limit, and a batch waits for a minimum."""
 
 from hypothesis import given
 from hypothesis import strategies as st

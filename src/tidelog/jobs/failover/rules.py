@@ -127,7 +127,7 @@ class Reference:
 
 
 class StartKind(StrEnum):
-    """How a start was found: by a search by time, by a map, or as the log's beginning or end."""
+    """Source of a start: a search by time, a map, or the log's beginning or end."""
 
     TIME = "time"
     BEGINNING = "beginning"
@@ -413,7 +413,7 @@ _SAMPLE_PER_PARTITION: Final = 100
 
 
 class PartitionMapping(StrEnum):
-    """How partitions of A and B correspond, as the user requested or as the keys show."""
+    """Correspondence of the partitions of A and B, as the user requested or as the keys show."""
 
     AUTO = "auto"
     SAME = "same"
@@ -423,7 +423,7 @@ class PartitionMapping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicMapping:
-    """How the partitions of one topic on A and B correspond, with the reason."""
+    """Correspondence of the partitions of one topic on A and B, with its reason."""
 
     mapping: PartitionMapping
     reason: str

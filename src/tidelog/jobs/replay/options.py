@@ -10,7 +10,7 @@ from tidelog.timespec import TIME_HELP
 
 
 class ReplayPartitions(StrEnum):
-    """How a record's partition at the target is chosen."""
+    """Rule that chooses a record's partition at the target."""
 
     KEEP = "keep"
     KEY = "key"

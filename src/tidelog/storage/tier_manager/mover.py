@@ -211,7 +211,7 @@ def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> 
     return False
 
 
-# How long, in ms, objects of segments that left the manifest are kept for readers of older
+# Time in ms for which objects of segments that left the manifest are kept for readers of older
 # manifests.
 GRACE_MS: Final = 3_600_000
 
