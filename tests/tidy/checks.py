@@ -158,6 +158,12 @@ def unlinked_pages(front: Path, markdown: str, pages: Iterable[Path]) -> list[st
     return [f"not linked: {page.relative_to(home).as_posix()}" for page in missing]
 
 
+def first_paragraph(markdown: str) -> str:
+    """Return the paragraph directly below a page's title, on one line; empty without one."""
+    found = re.match(r"# [^\n]+\n\n(?![#|`])(.+?)(?:\n\n|\Z)", markdown, re.DOTALL)
+    return " ".join(found[1].split()) if found else ""
+
+
 def missing_documents(text: str) -> list[str]:
     """Return the documents that code names by their path but that don't exist."""
     named = sorted(set(re.findall(r"\bdocs/[\w/-]+\.md\b", text)))

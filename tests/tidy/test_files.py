@@ -50,6 +50,29 @@ def test_every_page_of_the_book_is_linked_from_its_front() -> None:
     assert checks.unlinked_pages(front, front.read_text(), pages) == []
 
 
+def test_every_page_of_the_book_begins_with_what_its_reader_can_do() -> None:
+    front = checks.ROOT / "docs" / "README.md"
+    pages = [path for path in MARKDOWN if path.parent == front.parent and path != front]
+    pages.append(checks.ROOT / "SECURITY.md")
+    leads = {checks.name_of(path): checks.first_paragraph(path.read_text()) for path in pages}
+    assert [name for name, lead in leads.items() if "you can" not in lead] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "lead"),
+    [
+        (
+            "# Title\n\nAfter reading this page you\ncan do it.\n\nMore.\n",
+            "After reading this page you can do it.",
+        ),
+        ("# Title\n\n## Part\n\nAfter this you can do it.\n", ""),
+        ("# Title\n", ""),
+    ],
+)
+def test_first_paragraph_is_directly_below_the_title(page: str, lead: str) -> None:
+    assert checks.first_paragraph(page) == lead
+
+
 def test_each_decision_has_a_number_of_its_own() -> None:
     numbers = [path.name[:4] for path in MARKDOWN if path.parent.name == "decisions"]
     assert len(set(numbers)) == len(numbers) > 0
