@@ -22,6 +22,13 @@ from tidelog.server.api.table import ROWS, Row, guard_of
 from tidelog.server.broker import open_node
 from tidelog.server.runtime.errors import NotLoggedIn, UnansweredRequest
 from tidelog.server.runtime.reply import Reply
+from tidelog.server.security.authorizer import ALL_USERS, WILDCARD, Acl, Authorizer
+from tidelog.server.security.operations import (
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -77,6 +84,84 @@ CODES = {
         "InitProducerId",
         "TxnOffsetCommit",
     },
+}
+
+# For each operation, the APIs that need this operation on the resource of their error code. Left
+# out are `WITHOUT_CODE`; DeleteTopics, which needs DESCRIBE to name a topic that does not exist and
+# DELETE to delete one; DescribeShareGroupOffsets, whose refusals are merged into the response of
+# its handler; Produce, whose handler checks rights; and WriteTxnMarkers, which accepts two
+# operations.
+RIGHTS = {
+    Operation.READ: {
+        "AlterShareGroupOffsets",
+        "ConsumerGroupHeartbeat",
+        "DescribeProducers",
+        "Heartbeat",
+        "JoinGroup",
+        "LeaveGroup",
+        "OffsetCommit",
+        "ShareGroupHeartbeat",
+        "SyncGroup",
+    },
+    Operation.WRITE: {"AddOffsetsToTxn", "EndTxn", "InitProducerId", "TxnOffsetCommit"},
+    Operation.CREATE: {"CreateTopics"},
+    Operation.DELETE: {
+        "DeleteGroups",
+        "DeleteRecords",
+        "DeleteShareGroupOffsets",
+        "OffsetDelete",
+    },
+    Operation.ALTER: {
+        "AddRaftVoter",
+        "AlterPartitionReassignments",
+        "AlterReplicaLogDirs",
+        "AlterUserScramCredentials",
+        "CreateAcls",
+        "CreatePartitions",
+        "DeleteAcls",
+        "ElectLeaders",
+        "RemoveRaftVoter",
+        "UnregisterBroker",
+        "UpdateFeatures",
+    },
+    Operation.DESCRIBE: {
+        "ConsumerGroupDescribe",
+        "DescribeAcls",
+        "DescribeGroups",
+        "DescribeLogDirs",
+        "DescribeQuorum",
+        "DescribeTopicPartitions",
+        "DescribeTransactions",
+        "DescribeUserScramCredentials",
+        "FindCoordinator",
+        "ListOffsets",
+        "ListPartitionReassignments",
+        "OffsetFetch",
+        "OffsetForLeaderEpoch",
+        "ShareGroupDescribe",
+    },
+    Operation.CLUSTER_ACTION: {"AddPartitionsToTxn"},
+    Operation.DESCRIBE_CONFIGS: {"DescribeClientQuotas", "ListConfigResources"},
+    Operation.ALTER_CONFIGS: {"AlterClientQuotas"},
+}
+NOT_IN_RIGHTS = WITHOUT_CODE | {
+    "DeleteTopics",
+    "DescribeShareGroupOffsets",
+    "Produce",
+    "WriteTxnMarkers",
+}
+
+# Operations that imply another operation.
+IMPLIED_BY = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+
+TYPES = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: ResourceType.TOPIC,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: ResourceType.GROUP,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceType.TRANSACTIONAL_ID,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ResourceType.CLUSTER,
 }
 
 # Fields that identify an element.
@@ -155,3 +240,52 @@ def test_refusals_have_the_names_of_the_request(node: Node, row: Row) -> None:
     assert codes & DENIED_TEXT.keys() == set(expected or [ErrorCode.CLUSTER_AUTHORIZATION_FAILED])
     assert codes <= DENIED_TEXT.keys() | {ErrorCode.NONE, ErrorCode.INVALID_REQUEST}
     assert set(values(response, IDENTIFIERS)) <= named | {""}
+
+
+def code_of(name: str) -> ErrorCode:
+    """Return the error code of an API if a right is missing."""
+    codes = [code for code, names in CODES.items() if name in names]
+    return codes[0] if codes else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def allowed(kind: ResourceType, operation: Operation) -> Acl:
+    return Acl(
+        resource_type=kind,
+        name=WILDCARD,
+        pattern=PatternType.LITERAL,
+        principal=ALL_USERS,
+        host=WILDCARD,
+        operation=operation,
+        permission=Permission.ALLOW,
+    )
+
+
+def test_the_table_of_rights_is_complete() -> None:
+    listed = [name for names in RIGHTS.values() for name in names]
+    assert sorted([*listed, *NOT_IN_RIGHTS]) == sorted(BY_KEY[row.key].name for row in GUARDED)
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [(operation, name) for operation, names in RIGHTS.items() for name in sorted(names)],
+)
+def test_one_operation_and_those_that_imply_it_are_sufficient(
+    node: Node, operation: Operation, name: str
+) -> None:
+    (row,) = (each for each in GUARDED if BY_KEY[each.key].name == name)
+    code, api = code_of(name), BY_KEY[row.key]
+    others = [
+        allowed(kind, Operation.ALL)
+        for other, kind in TYPES.items()
+        if other not in {code, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    ]
+    sufficient = set()
+    for granted in Operation:
+        if granted <= Operation.ALL:
+            continue
+        node.authorizer = Authorizer([allowed(TYPES[code], granted), *others])
+        message = Sampler(api.last, 7, Fill.FULL).message(api.request)
+        response = refusal(node, row, api.last, message)
+        if response is None or code not in set(values(response, {"error_code"})):
+            sufficient.add(granted)
+    assert sufficient == {operation} | IMPLIED_BY.get(operation, set())
