@@ -125,6 +125,13 @@ def test_a_marker_of_one_topic_does_not_affect_another() -> None:
     assert marked(found) == {f"{KEY}@odd": Marker(4)}
 
 
+@pytest.mark.parametrize("last", [4, 6])
+def test_a_topic_of_all_rows_that_has_the_batch_is_skipped(last: int) -> None:
+    made = ClaimedTopics(Claim(KEY, 4, topics_of=KEY), "even")
+    outcome = made.find_done(cast("Markers", Kept(at_even=last)))
+    assert outcome == WriteOutcome(0, was_done=True, skipped={"even": last})
+
+
 def test_rows_that_name_their_topic_are_written_to_topics_without_them() -> None:
     found, is_done = claimed(Kept(at_even=4), None, 2)
     assert not is_done

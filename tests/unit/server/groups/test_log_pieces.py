@@ -176,3 +176,19 @@ def test_only_offsets_of_the_slice_are_taken(tmp_path: Path) -> None:
         assert found == told(parts, lambda: None)
         assert not isinstance(found, str)
         assert [number for _, number, _ in found[0]["g"].offsets] == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_batch_larger_than_a_piece_is_read(tmp_path: Path, is_last: bool) -> None:
+    made = [offset_record("g", "t", number, CommittedOffset(number)) for number in range(50)]
+    records = [NewRecord(key=one.key, value=one.value, timestamp=0) for one in made]
+    batches = [build_batch(records[:1], base_offset=0), build_batch(records, base_offset=1)]
+    if not is_last:
+        batches.append(build_batch(records[:1], base_offset=51))
+    assert len(batches[1]) > PIECE_BYTES
+    with log_of(tmp_path, {0: bytearray(b"".join(batches))}) as log:
+        parts = list(log.slices())
+        found = told(parts, kernels)
+        assert found == told(parts, lambda: None)
+        assert not isinstance(found, str)
+        assert len(list(found[0]["g"].offsets)) == 50

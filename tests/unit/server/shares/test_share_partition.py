@@ -292,6 +292,17 @@ def test_released_records_removed_by_compaction_are_complete() -> None:
     assert known.start == 10
 
 
+def test_records_removed_by_compaction_change_the_position_though_none_is_acquired() -> None:
+    """Otherwise a fetch that acquires nothing would wait for its whole wait time."""
+    known = partition_of()
+    give(known, 29)
+    say(known, 10, 19, AckType.RELEASE)
+    assert known.position == (0, 30, 10)
+    offered = ReadBatches(fetch_offset=10, batches=[(20, 29)])
+    assert known.acquire(BERT, offered, ALL, NOW) == []
+    assert known.position == (0, 30, 30)
+
+
 def test_aborted_batches_are_skipped() -> None:
     known = partition_of()
     assert give(known, 39, aborted=[(10, 19)]) == [AcquiredRange(0, 9, 1), AcquiredRange(20, 39, 1)]
