@@ -12,6 +12,7 @@ from tidelog.display import LINES_SHOWN, Offsets
 from tidelog.env import Env, ManualClock
 from tidelog.frames import PARTITIONS_SIZED
 from tidelog.keyed import Table
+from tidelog.scan.count import Count, PartitionCount
 from tidelog.types import (
     ClockName,
     NewRecord,
@@ -107,6 +108,34 @@ class TestTexts:
         partial = RecordCount(7, without_time=2, is_least=True)
         assert repr(partial) == "RecordCount(7, without_time=2, is_least=True)"
         assert f"{partial}" == "7"
+
+    @pytest.mark.parametrize(
+        ("without_time", "is_least", "text"),
+        [
+            (2, False, "7 records in 1 partition, and 2 records without a time on the clock"),
+            (
+                2,
+                True,
+                "7 records in 1 partition, and at least 2 records without a time on the clock",
+            ),
+            (0, True, "7 records in 1 partition"),
+            (None, False, "7 records in 1 partition"),
+        ],
+    )
+    def test_counts_mark_a_lower_bound_of_the_records_without_a_time(
+        self, without_time: int | None, is_least: bool, text: str
+    ) -> None:
+        one = PartitionCount(
+            records=7,
+            without_time=without_time,
+            from_zone_maps=0,
+            log_bytes=0,
+            sidecar_bytes=0,
+            is_least=is_least,
+        )
+        count = Count(partitions={TopicPartition("t", 0): one})
+        assert repr(count) == f"Count({text})"
+        assert text in html(count)
 
     def test_plans_counts_scans_and_tables(self, log: Directory) -> None:
         scan = log.scan("flights", start=NOON)

@@ -5,6 +5,7 @@ from tests.unit.spark.fake_log import FakeLog
 from tests.unit.spark.stream_query import Query, at, begun, loss_of, ranges, restarted
 
 from tidelog.errors import OffsetsGone
+from tidelog.spark.stream_offset import Extent, LogSnapshot, LossCheck, Position, StreamOffset
 
 
 def test_a_log_start_above_the_position_is_a_loss() -> None:
@@ -42,6 +43,17 @@ def test_log_rewritten_so_that_no_batch_of_the_epoch_is_left() -> None:
     log["t", 0].append(9, epoch=3)
     assert loss_of(query) == [("t", 0, 3, 10)]
     assert restarted(query).step() == {at(0): (3, 12)}
+
+
+def test_the_next_position_is_never_below_the_log_start() -> None:
+    """The brokers may name an end below the log start if records are deleted between requests."""
+    name = at(0)
+    check = LossCheck(lambda _: {name: (1, 3)}, lambda _: {}, lambda _: {})
+    offset = StreamOffset(positions={name: Position(10, 1)})
+    snapshot = LogSnapshot(extents={name: Extent(5, 12)}, topic_ids={})
+    checked = check.check(offset, snapshot)
+    assert checked.positions == {name: Position(5)}
+    assert ranges(tuple(checked.lost)) == [("t", 0, 5, 10)]
 
 
 def test_a_log_rewritten_with_an_older_epoch_is_a_loss() -> None:
