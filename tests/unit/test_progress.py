@@ -7,12 +7,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import nbformat
+import pyarrow as pa
 import pytest
 from nbclient import NotebookClient
 
 import tidelog
 from tidelog.amounts import bytes_text
-from tidelog.progress import LONG_S, progress, show_progress
+from tidelog.progress import LONG_S, progress, show_progress, with_progress
 
 Shown = list[tuple[str, dict[str, str]]]
 
@@ -94,6 +95,16 @@ def test_an_unknown_total_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     run(Clock(), [(2, 1_000_000)], total=None)
     assert texts(shown)[-1] == "update Reading: 1 MB, 2s"
     assert "<progress>" in shown[0][1]["text/html"]
+
+
+def test_a_reader_shows_the_rows_of_all_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = notebook(monkeypatch)
+    show_progress(True)
+    batches = [pa.record_batch({"n": range(rows)}) for rows in (5, 3, 2)]
+    reader = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+    counted = with_progress(reader, "Reading", 20, str, lambda rows: 2 * rows)
+    assert [batch.num_rows for batch in counted] == [5, 3, 2]
+    assert texts(shown)[-1].startswith("update Reading: 20 of 20, ")
 
 
 def test_a_failed_call_ends_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:

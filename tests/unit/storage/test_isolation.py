@@ -289,6 +289,19 @@ class TestADamagedIndexOfTheLastSegment:
             put(log, 1)
         assert offsets(reader_of(env).records(isolation=COMMITTED)) == [*left, offset]
 
+    @pytest.mark.parametrize("is_rolled", [True, False])
+    def test_a_truncation_at_an_abort_marker_forgets_the_abort(self, is_rolled: bool) -> None:
+        env, _, log = new_log(ONE_BY_ONE)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        if is_rolled:
+            log.roll()
+        put(log, 2)
+        assert log.truncate_to(1) == 1
+        end(log, 5, commit=True)
+        for view in (log, reader_of(env)):
+            assert offsets(view.records(isolation=COMMITTED)) == [0]
+
     def test_a_truncation_that_can_t_rebuild_it_changes_nothing(self) -> None:
         env = self.damaged_end()
         data = bytearray(read(env, self.LOG))

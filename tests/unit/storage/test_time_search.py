@@ -135,9 +135,15 @@ class TestBelowTheLogStart:
         log.delete_records(3)
         assert at(log, 0) is None
 
-    def test_a_log_start_in_the_middle_of_a_batch_excludes_earlier_records(self) -> None:
+    @pytest.mark.parametrize("kernels", [True, False])
+    @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
+    def test_a_log_start_in_the_middle_of_a_batch_excludes_earlier_records(
+        self, codec: Codec, *, kernels: bool
+    ) -> None:
         _, _, log = new_log()
-        put(log, 90, 70, 80)
+        if kernels:
+            log.use_kernels()
+        put(log, 90, 70, 80, codec=codec)
         log.delete_records(1)
         assert at(log, 60) == (1, 70)
         assert at(log, 75) == (2, 80)
