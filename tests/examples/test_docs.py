@@ -1,10 +1,11 @@
-"""Commands and snippets of docs/: all commands are valid; blocks run, or state why they don't."""
+"""Commands and snippets of the documentation are valid, and run or have a reason not to."""
 
+import ast
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +18,8 @@ from tests.worlds.spark.settings import QUICK_JVM
 import tidelog
 from tidelog.cli.app import app
 from tidelog.cli.surroundings import Surroundings
+from tidelog.config import BrokerConfig
+from tidelog.config.files import read_properties
 from tidelog.env import os_env
 
 ROOT: Final = Path(__file__).parents[2]
@@ -41,21 +44,40 @@ class Setting(NamedTuple):
     with_broker: bool = False
 
 
-def blocks() -> Iterator[Block]:
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        tokens = MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
-        code = [one for one in tokens if one.type in {"fence", "code_block"}]
-        for number, token in enumerate(code, 1):
-            language = token.info.split()[0] if token.info.strip() else ""
-            if not language and any(
-                line.startswith("tidelog ") for line in token.content.split("\n")
-            ):
-                language = "sh"
-            if language in {"sh", "python", "sql"}:
-                yield Block(path.name, number, language, token.content)
+# Languages of blocks that run or have a reason not to.
+_CODE: Final = {"sh", "python", "sql"}
+# Languages of other blocks: output and diagrams (text), and files. Tests in tests/tidy check "hex".
+_NOT_CODE: Final = {"text", "hex", "json", "properties", "dockerfile"}
+# The beginning of a line in a block without a stated language, and the block's language.
+_BEGINNINGS: Final = {"tidelog ": "sh", ">>> ": "pycon"}
 
 
-ALL: Final = {(one.page, one.number): one for one in blocks()}
+def blocks(page: str, text: str) -> Iterator[Block]:
+    """Yield all blocks of a page; the language of a block is empty if it is unknown."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    code = [one for one in tokens if one.type in {"fence", "code_block"}]
+    for number, token in enumerate(code, 1):
+        lines = token.content.split("\n")
+        languages = [
+            language
+            for beginning, language in _BEGINNINGS.items()
+            if any(line.startswith(beginning) for line in lines)
+        ]
+        stated = token.info.split()[:1] or languages[:1] or [""]
+        yield Block(page, number, stated[0], token.content)
+
+
+def pages() -> Iterator[Path]:
+    yield from sorted((ROOT / "docs").glob("*.md"))
+    yield ROOT / "ARCHITECTURE.md"
+    yield ROOT / "CONTRIBUTING.md"
+    yield ROOT / "SECURITY.md"
+
+
+EVERY: Final = [
+    one for path in pages() for one in blocks(path.name, path.read_text(encoding="utf-8"))
+]
+ALL: Final = {(one.page, one.number): one for one in EVERY if one.language in _CODE}
 
 _FLIGHTS: Final = (
     "tidelog create flights -p 2; tidelog produce flights --from flights.csv --key tailnum"
@@ -94,6 +116,7 @@ RUN: Final[Mapping[tuple[str, int], Setting]] = {
     ("connect.md", 2): Setting(_REMOTE + "tidelog create flights\n", with_broker=True),
     ("control.md", 1): Setting("", {"/data/logs": "data"}),
     ("control.md", 2): Setting("", {"/data/logs": "data"}),
+    ("deploy.md", 8): Setting(),
     ("erase.md", 1): Setting(
         "tidelog create orders; tidelog produce orders --key 42 --key-as int64 --value x\n"
     ),
@@ -113,20 +136,30 @@ RUN: Final[Mapping[tuple[str, int], Setting]] = {
 }
 NOT_RUN: Final[Mapping[str, str]] = {
     "audit.md": _CLUSTERS,
-    "deploy.md": "needs a cluster of Spark; tests/spark/test_cluster.py packs an environment",
     "durability.md": "needs a failed disk; tests/unit/server has one",
     "failover.md": _CLUSTERS,
     "jobs.md": _SPARK,
     "mirror.md": _CLUSTERS,
-    "objects.md": "needs an S3 server; tests/peers/test_object_store.py starts one",
     "spark.md": "in one session, by test_blocks_of_the_page_on_spark",
 }
 NOT_RUN_BLOCKS: Final[Mapping[tuple[str, int], str]] = {
+    ("CONTRIBUTING.md", 1): "runs whole suites of tests, and a benchmark",
+    ("CONTRIBUTING.md", 2): "installs the newest packages from a package index",
+    ("CONTRIBUTING.md", 3): "needs Python 3.13; runs the core of the tests",
     ("clusters.md", 4): "watches until Ctrl-C; tests/corpus/scenes/lag.txt has all of its options",
+    ("deploy.md", 1): "needs a cluster of Spark; tests/spark/test_cluster.py starts one",
+    ("deploy.md", 2): "installs packages; tests/spark/test_cluster.py sends such an archive",
+    ("deploy.md", 3): "installs packages from a package index",
+    ("deploy.md", 4): "needs an archive; tests/spark/test_cluster.py sends one to a cluster",
+    ("deploy.md", 5): "needs a standalone cluster; tests/spark/test_cluster.py starts one",
+    ("deploy.md", 6): "needs YARN",
     ("follow.md", 2): "needs a running follower; tests/unit/cli has one",
     ("generations.md", 1): "TOPIC stands for a name",
     ("generations.md", 5): "TOPIC stands for a name",
     ("metrics.md", 1): "serves until Ctrl-C; tests/server does so",
+    ("objects.md", 1): "needs an S3 server; tests/peers/test_object_store.py starts one",
+    ("objects.md", 2): "needs an S3 server; tests/peers/test_object_store.py starts one",
+    ("objects.md", 3): "needs an S3 server of the reader's own",
     ("notebooks.md", 1): "installs packages; tests/examples/test_notebooks.py runs the notebooks",
     ("protocol.md", 1): "an excerpt of src/tidelog/protocol/messages/list_offsets.py",
     (
@@ -136,6 +169,8 @@ NOT_RUN_BLOCKS: Final[Mapping[tuple[str, int], str]] = {
     ("serve.md", 1): "serves until Ctrl-C; tests/server does so",
     ("tables.md", 3): _SPARK,
     ("tables.md", 4): _SPARK,
+    ("testing.md", 1): "runs all benchmarks; tests/unit/bench/test_harness.py runs the harness",
+    ("tiers.md", 4): "needs an S3 server of the reader's own",
 }
 
 
@@ -173,6 +208,41 @@ def parse(words: list[str]) -> None:
 def test_commands_are_valid(block: Block) -> None:
     for words in commands(block.text):
         parse(words)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [one for one in ALL.values() if one.language == "python"],
+    ids=lambda one: f"{one.page}-{one.number}",
+)
+def test_python_is_valid(block: Block) -> None:
+    compile(block.text, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [one for one in EVERY if one.language == "properties"],
+    ids=lambda one: f"{one.page}-{one.number}",
+)
+def test_broker_settings_are_valid(block: Block) -> None:
+    config, notes = BrokerConfig.parse(read_properties(block.page, block.text).texts)
+    assert config != BrokerConfig.parse({})[0]
+    assert notes == []
+
+
+def without_language(found: Iterable[Block]) -> list[str]:
+    """Name the blocks whose language is neither one of the known languages nor clear."""
+    known = {*_CODE, *_NOT_CODE, *_BEGINNINGS.values()}
+    return [f"{one.page} block {one.number}" for one in found if one.language not in known]
+
+
+def test_each_block_has_a_language_and_output_is_named_text() -> None:
+    assert without_language(EVERY) == []
+
+
+def test_a_block_without_a_language_is_found() -> None:
+    page = "a\n\n    pip install x\n\n```\nb\n```\n\n    tidelog topics\n\n```text\nb\n```\n"
+    assert without_language(blocks("a.md", page)) == ["a.md block 1", "a.md block 2"]
 
 
 def test_an_unknown_option_is_found() -> None:
