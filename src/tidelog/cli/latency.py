@@ -422,9 +422,10 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     output.print_verdict(surroundings, latency_verdict(topic, measured.total), kind)
     hours: Mapping[int, LatencyHistogram] = measured.by_hour
     step_ms = measured.by_hour.step_ms
-    if by is CalendarUnit.HOUR:
+    unit = options.by or CalendarUnit.HOUR
+    if by is CalendarUnit.HOUR or options.by is not None:
         hours, step_ms = measured.by_unit, HOUR_MS
-    if line := worst_line(topic, hours, step_ms, options.zone):
+    if line := worst_line(topic, hours, step_ms, options.zone, unit):
         step = "; --by hour shows single hours" if step_ms > HOUR_MS else ""
         output.print_verdict(surroundings, f"{line}{step}", kind)
     if show is LatencyShow.HOURS:
@@ -453,6 +454,10 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
             f"{counted:,} of {every} {verb(counted, 'was', 'were')} counted from zone maps;"
             f" percentiles have an error of at most {RELATIVE_ERROR:.1%}, and tables round them to"
             " this error; all other numbers are exact"
+        )
+    elif measured.total.count and kind is Format.TABLE and show is not LatencyShow.RECORDS:
+        surroundings.note(
+            f"percentiles are within {RELATIVE_ERROR:.1%}, and rounded to this precision"
         )
 
 

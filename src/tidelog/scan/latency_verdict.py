@@ -8,6 +8,7 @@ from tidelog.amounts import duration_text, estimate_text, plural, share_text, ve
 from tidelog.scan.latency import TopicLateness
 from tidelog.storage.clocks.latency import LOST_SHARES, RELATIVE_ERROR, LatencyHistogram
 from tidelog.timespec import time_text
+from tidelog.timespec.calendar import CalendarUnit
 from tidelog.types import HOUR_MS, INT64_MAX, MINUTE_MS
 
 # Steps in ms to which percentiles are rounded for people, the largest first.
@@ -42,17 +43,23 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
 
 
 def worst_line(
-    name: str, by_hour: Mapping[int, LatencyHistogram], step_ms: int, zone: str | None
+    name: str,
+    by_hour: Mapping[int, LatencyHistogram],
+    step_ms: int,
+    zone: str | None,
+    unit: CalendarUnit = CalendarUnit.HOUR,
 ) -> str:
     """Return a line on the hour with the largest P99; "" if there is only one hour, or no P99 > 0.
 
-    If only spans of several hours are known, the line names such a span by its start and end.
+    If only spans of several hours are known, the line names such a span by its start and end. With
+    a larger `unit`, the line names the day, week or month with the largest P99.
 
     Args:
         name: Name of the topic.
         by_hour: Latencies by the first ms of each hour, or of each span of hours.
-        step_ms: Length of these spans.
+        step_ms: Length of these spans; not used for days, weeks and months.
         zone: Name of the time zone of the shown times; None for UTC.
+        unit: Unit of the calendar whose first ms are the keys of `by_hour`.
     """
     hours = step_ms // HOUR_MS
     worst = max(by_hour.items(), key=lambda item: severity(item[1]), default=None)
@@ -62,7 +69,11 @@ def worst_line(
     hour_ms, histogram = worst
     start, in_zone = time_text(hour_ms, zone), zone or "UTC"
     when = f"hour with the largest P99 began at {start} ({in_zone})"
-    if hours > 1:
+    if unit is not CalendarUnit.HOUR:
+        date = start.split(" ")[0]
+        began = f"is {date}" if unit is CalendarUnit.DAY else f"began on {date}"
+        when = f"{unit} with the largest P99 {began} ({in_zone})"
+    elif hours > 1:
         end = time_text(hour_ms + step_ms, zone)
         when = f"{hours} hours with the largest P99 are {start} to {end} ({in_zone})"
     latency = f"{duration_text(ms / 1000)}, {plural(histogram.count, 'record')}"

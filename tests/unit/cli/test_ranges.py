@@ -291,6 +291,21 @@ class TestLatency:
             " 1h, 2 records"
         )
 
+    def test_the_worst_unit_is_the_one_of_by(self, topic: Cli) -> None:
+        lines = topic.ok("latency", "flights", "--by", "day", *ZURICH).lines
+        assert lines[1] == (
+            "flights: the day with the largest P99 is 2023-11-15 (Europe/Zurich): 1h, 2 records"
+        )
+
+    def test_a_note_gives_the_error_of_percentiles(self, topic: Cli) -> None:
+        note = "note: percentiles are within 1.6%, and rounded to this precision\n"
+        for words in ((), ("--show", "hours")):
+            assert topic.ok("latency", "flights", *words).err.count(note) == 1
+        records = topic.ok("latency", "flights", "--show", "records")
+        empty = topic.ok("latency", "flights:1")
+        script = topic.ok("latency", "flights", "-o", "json")
+        assert all("percentiles" not in one.err for one in (records, empty, script))
+
     def test_one_hour_is_not_called_the_worst(self, topic: Cli) -> None:
         assert len(topic.ok("latency", "flights", "--to", str(NOW)).lines) == 3
 

@@ -2,6 +2,8 @@
 
 from datetime import UTC
 
+import pytest
+
 from tidelog.cli.jobs.latency import page
 from tidelog.jobs.latency.tables import LatencyResult, TopicTimes, latencies_verdict
 from tidelog.scan.latency import TopicLateness, by_unit
@@ -131,6 +133,19 @@ def test_the_worst_hour_or_the_worst_span_of_hours() -> None:
         "t: the 4 hours with the largest P99 are 1969-12-31 23:00:00 to 1970-01-01 03:00:00"
         " (America/New_York): 1m, 1 record"
     )
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        (CalendarUnit.DAY, "day with the largest P99 is 1970-01-05"),
+        (CalendarUnit.WEEK, "week with the largest P99 began on 1970-01-05"),
+        (CalendarUnit.MONTH, "month with the largest P99 began on 1970-01-05"),
+    ],
+)
+def test_the_worst_day_week_or_month(unit: CalendarUnit, words: str) -> None:
+    units = {0: histogram(1_000), 4 * 24 * HOUR_MS: histogram(60_000)}
+    assert worst_line("t", units, HOUR_MS, None, unit) == f"t: the {words} (UTC): 1m, 1 record"
 
 
 def test_units_far_apart_can_be_grouped() -> None:
