@@ -299,7 +299,7 @@ def _once(
         history.add(observe())
         surroundings.wait(times.duration_ms(options.every) / 1000)
     lags, kind = history.add(observe()), options.kind
-    verdict = lags_verdict(lags) if lags or not denied else "no group can be read"
+    verdict = lags_verdict(lags, options.zone) if lags or not denied else "no group can be read"
     output.print_verdict(surroundings, verdict, kind)
     table_rows = rows(lags, options, denied)
     if table_rows or kind is not Format.TABLE:

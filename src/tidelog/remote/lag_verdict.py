@@ -8,7 +8,8 @@ from typing import Final
 from tidelog.amounts import duration_text, plural, verb
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
-from tidelog.types import TopicPartition
+from tidelog.timespec import time_text
+from tidelog.types import HOUR_MS, TopicPartition
 
 # Ends of sentences for the states other than `OK`: the first text follows the name of one
 # partition, the second text follows several names.
@@ -90,11 +91,16 @@ def _longest(times: Sequence[float | None]) -> float | None:
     return None
 
 
-def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
+# From this age on, a sentence also gives the time of the oldest unread record.
+_DATED_AGE_MS: Final = 7 * 24 * HOUR_MS
+
+
+def lag_verdict(group: str, lags: Iterable[PartitionLag], zone: str | None = None) -> str:
     """Return a sentence: how far a group is behind, and how many partitions are in a bad state.
 
     If the group is behind on several partitions, the sentence names the partition with the oldest
-    unread record; among equally old records, the partition with the most unread records.
+    unread record; among equally old records, the partition with the most unread records. If the
+    oldest unread record is a week old or older, the sentence also has its time, in `zone`.
     """
     every = list(lags)
     total = lag_sum(every)
@@ -105,7 +111,7 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
     else:
         age = "" if total.behind_ms is None else f" and {duration_text(total.behind_ms / 1000)}"
         first = f"group {group} is {total.unread}{age} behind on {_where(total)}"
-    parts = [first, *_worst_part(every, total)]
+    parts = [first, *_worst_part(every, total), *_oldest_part(every, zone)]
     if total.catch_up_s is not None and total.behind:
         parts.append(
             "at the current rates it does not catch up"
@@ -123,6 +129,19 @@ def _worst_part(lags: Sequence[PartitionLag], total: LagSum) -> list[str]:
     worst = max(sums, key=lambda one: (one.behind_ms or 0, one.records))
     age = "" if worst.behind_ms is None else f", {duration_text(worst.behind_ms / 1000)}"
     return [f"worst: {worst.behind[0]}, {worst.unread}{age}"]
+
+
+def _oldest_part(lags: Sequence[PartitionLag], zone: str | None) -> list[str]:
+    """Return words for the oldest unread record's time; empty if it is less than a week old."""
+    times = [
+        lag.seen.unread.time_ms
+        for lag in lags
+        if lag.seen.unread is not None and lag.seen.unread.time_ms is not None
+        if lag.behind_ms is not None and lag.behind_ms >= _DATED_AGE_MS
+    ]
+    if not times:
+        return []
+    return [f"the oldest unread record is from {time_text(min(times), zone)} ({zone or 'UTC'})"]
 
 
 # Maximum numbers of partitions and of topics that a sentence names.
@@ -150,14 +169,17 @@ def _state_parts(states: Mapping[State, int]) -> list[str]:
     return [f"{plural(count, 'partition')} {verb(count, *_BAD[s])}" for s, count in states.items()]
 
 
-def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
-    """Return a sentence: how many groups are behind, and the lag of the group furthest behind."""
+def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]], zone: str | None = None) -> str:
+    """Return a sentence: how many groups are behind, and the lag of the group furthest behind.
+
+    Times in the sentence are in `zone`; None means UTC.
+    """
     sums = {group: lag_sum(lags) for group, lags in groups.items()}
     if not sums:
         return "no group has committed offsets"
     if len(sums) == 1:
         (group,) = sums
-        return lag_verdict(group, groups[group])
+        return lag_verdict(group, groups[group], zone)
     behind = {group: one for group, one in sums.items() if one.behind}
     if not behind:
         parts = _state_parts(_states_of(sums.values()))
@@ -166,7 +188,7 @@ def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
     are = verb(len(behind), "is", "are")
     first = (
         f"{len(behind):,} of {plural(len(sums), 'group')} {are} behind, the furthest:"
-        f" {lag_verdict(furthest, groups[furthest])}"
+        f" {lag_verdict(furthest, groups[furthest], zone)}"
     )
     others = _state_parts(_states_of(one for group, one in sums.items() if group != furthest))
     return "; ".join([first, *(f"of other groups {part}" for part in others)])

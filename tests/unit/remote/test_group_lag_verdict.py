@@ -58,6 +58,19 @@ def test_many_records() -> None:
     )
 
 
+def test_a_lag_of_a_week_or_more_has_the_time_of_the_oldest_unread_record() -> None:
+    week_ms = 7 * 86_400_000
+    old, older = lag(0, left=1, age_ms=week_ms), lag(1, left=1, age_ms=2 * week_ms)
+    part = "; the oldest unread record is from"
+    assert lag_verdict("g", [old, older]).endswith(f"{part} 2023-10-31 22:13:20 (UTC)")
+    assert lags_verdict({"g": [old]}, "Europe/Zurich").endswith(
+        f"{part} 2023-11-07 23:13:20 (Europe/Zurich)"
+    )
+    groups = {"a": [lag()], "g": [old]}
+    assert lags_verdict(groups, "Europe/Zurich").endswith("2023-11-07 23:13:20 (Europe/Zurich)")
+    assert part not in lag_verdict("g", [lag(left=1, age_ms=week_ms - 1)])
+
+
 def test_the_worst_partition_has_the_oldest_unread_record() -> None:
     few_old = lag(0, left=2, age_ms=90_000, is_exact=False)
     many_old, new = lag(1, left=5, age_ms=90_000), lag(2, left=99, age_ms=1_000)

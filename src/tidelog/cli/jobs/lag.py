@@ -159,7 +159,7 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
     ) as spark:
         groups, topics = list(request.groups), list(request.topics)
         report = measure(spark, place, groups or None, topics or None, **options)
-    output.print_verdict(surroundings, groups_verdict(report), request.kind)
+    output.print_verdict(surroundings, groups_verdict(report, request.zone), request.kind)
     columns, rows = table(report, shown_table(request.show, LagShow, request.kind))
     if report or request.kind is not Format.TABLE:
         output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
@@ -188,11 +188,14 @@ def table(groups: "Sequence[GroupLag]", show: LagShow) -> tuple[Columns, Iterabl
     return PARTITIONS, partition_rows(groups, as_time=int)
 
 
-def groups_verdict(groups: "Sequence[GroupLag]") -> str:
-    """Return a sentence: how many groups are behind, and the lag of the group furthest behind."""
+def groups_verdict(groups: "Sequence[GroupLag]", zone: str | None) -> str:
+    """Return a sentence: how many groups are behind, and the lag of the group furthest behind.
+
+    Times in the sentence are in `zone`; None means UTC.
+    """
     from tidelog.remote.lag_verdict import lags_verdict
 
-    return lags_verdict({group.group: group.partitions for group in groups})
+    return lags_verdict({group.group: group.partitions for group in groups}, zone)
 
 
 def _group_rows(groups: "Sequence[GroupLag]") -> list[list[Cell]]:
@@ -236,7 +239,7 @@ def page(
             "Records that consumer groups have not read yet, by the hour in which they were"
             " appended, and by the hour of their timestamp."
         ),
-        Items([_in_short(group) for group in groups], "In short"),
+        Items([_in_short(group, zone) for group in groups], "In short"),
     ]
     if limit:
         kept = ["No partition exceeds them."]
@@ -255,17 +258,17 @@ def page(
                 nothing="No unread records.",
             )
         )
-    return Report(f"Lag of groups at {place}", sections, f"{groups_verdict(groups)}.")
+    return Report(f"Lag of groups at {place}", sections, f"{groups_verdict(groups, zone)}.")
 
 
 def _unread(group: "GroupLag") -> int:
     return sum(one.seen.left.records for one in group.partitions)
 
 
-def _in_short(group: "GroupLag") -> str:
+def _in_short(group: "GroupLag", zone: str | None) -> str:
     from tidelog.remote.lag_verdict import lag_verdict
 
-    return lag_verdict(group.group, group.partitions)
+    return lag_verdict(group.group, group.partitions, zone)
 
 
 def _group_sections(group: "GroupLag", zone: str | None) -> list[Section]:
