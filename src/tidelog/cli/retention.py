@@ -7,6 +7,7 @@ serves.
 
 from enum import StrEnum
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -41,6 +42,7 @@ from tidelog.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from tidelog.directory import Directory
     from tidelog.storage.directory.topic_retention import (
         DueSegment,
         Keeping,
@@ -685,16 +687,73 @@ def retain(  # noqa: PLR0913 - one argument for each option
             if CLEANUP_DELETE in directory.log_dir.topic(name).config.cleanup_policy
             and not directory.log_dir.knows_age_limit(name)
         ]
+        is_plan = dry_run and kind is Format.TABLE
+        kept = {*names} - {one.partition.topic for one in due} if is_plan else set()
+        outlooks = [_outlook(directory, name) for name in sorted(kept)]
     verb = "would be deleted" if dry_run else "deleted"
     output.print_verdict(surroundings, f"{segments_text(due)} {verb}", kind)
     if due or kind is not Format.TABLE:
         output.print_rows(surroundings, *_due_table(due, shown_table(show, RetainShow, kind)), kind)
+    for line in outlooks:
+        _print_line(surroundings, line)
     for name in unknown:
         surroundings.note(
             f"{name} has no retention.ms of its own, and no broker's default is known:"
             f" nothing is deleted by age; `tidelog config {name}{Place(data=data).words} --set"
             " retention.ms=MS` sets it"
         )
+
+
+def _outlook(directory: "Directory", topic: str) -> str:
+    """Return a line on a topic without expired segments: which segment expires next, and when."""
+    from tidelog.storage.directory.topic_retention import applied_config, explain
+
+    log_dir = directory.log_dir
+    config = applied_config(log_dir, topic)
+    if CLEANUP_DELETE not in config.cleanup_policy:
+        is_compacted = CLEANUP_COMPACT in config.cleanup_policy
+        policy = "compacted" if is_compacted else "never deleted"
+        return f"{topic}: {policy}; retention.ms is not used"
+    # Retention deletes the oldest segment of a partition first.
+    oldest: list[tuple[TopicPartition, SegmentStory]] = []
+    count = 0
+    for name in log_dir.partitions(topic):
+        story = explain(log_dir.reader(topic, name.partition), config)
+        segments = [segment for segment in story.segments if not _is_empty(segment)]
+        oldest += [(name, segment) for segment in segments[:1]]
+        count += len(segments)
+    if not oldest:
+        return f"{topic}: no records"
+    ends = [
+        (segment.keeping.until_ms, name, segment)
+        for name, segment in oldest
+        if segment.keeping.until_ms is not None
+    ]
+    rooms = [
+        (segment.size_room_bytes, name, segment)
+        for name, segment in oldest
+        if segment.size_room_bytes is not None
+    ]
+    ways = []
+    if ends:
+        until_ms, name, segment = min(ends, key=itemgetter(0))
+        ways.append(
+            f"{_offsets_text(name, segment)} after {output.time_text(until_ms, None)} (UTC)"
+        )
+    if rooms:
+        room, name, segment = min(rooms, key=itemgetter(0))
+        more = f"once {output.bytes_text(room)} more are appended there"
+        ways.append(f"{_offsets_text(name, segment)} by size {more}")
+    if ways:
+        return f"{topic}: {plural(count, 'segment')}; next: {'; '.join(ways)}"
+    is_known = log_dir.knows_age_limit(topic)
+    why = f"retention.ms={config.retention_ms}" if is_known else "no known age limit"
+    return f"{topic}: {plural(count, 'segment')}, kept forever ({why})"
+
+
+def _offsets_text(name: TopicPartition, segment: "SegmentStory") -> str:
+    offsets = f"offsets {segment.base_offset}..{segment.end_offset - 1}"
+    return f"{offsets} of {name.topic}:{name.partition}"
 
 
 def segments_text(due: "Sequence[DueSegment]") -> str:

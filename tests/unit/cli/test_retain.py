@@ -63,6 +63,35 @@ def test_retain_prints_a_line_for_each_partition(topic: Cli) -> None:
     assert topic.ok("retain").out == "0 segments deleted\n"
 
 
+def test_a_dry_run_without_expired_segments_says_what_comes_next(cli: Cli) -> None:
+    cli.ok("create", "aged", "-p", "2", "-c", f"retention.ms={DAY}", "-c", "segment.ms=1")
+    cli.ok("create", "compacted", "-c", "cleanup.policy=compact")
+    cli.ok("create", "empty", "-c", f"retention.ms={DAY}")
+    cli.ok("create", "kept", "-c", "retention.ms=-1")
+    cli.ok("create", "sized", "-c", "retention.ms=-1", "-c", "retention.bytes=1000")
+    cli.ok("create", "unset")
+    for topic in ("compacted", "kept", "sized", "unset"):
+        cli.append(at(NOW, key=b"k"), topic=topic)
+    cli.append(at(NOW), topic="aged", partition=1)
+    cli.clock.advance(1_000)
+    for partition in (0, 1):
+        cli.append(at(cli.clock.now_ms()), topic="aged", partition=partition)
+    cli.variables["COLUMNS"] = "200"
+    lines = cli.ok("retain", "--dry-run").lines
+    assert lines == [
+        "0 segments would be deleted",
+        "aged: 3 segments; next: offsets 0..0 of aged:1 after 2023-11-15 22:13:20 (UTC)",
+        "compacted: compacted; retention.ms is not used",
+        "empty: no records",
+        "kept: 1 segment, kept forever (retention.ms=-1)",
+        "sized: 1 segment; next: offsets 0..0 of sized:0 by size once 1 kB more are appended there",
+        "unset: 1 segment, kept forever (no known age limit)",
+    ]
+    assert cli.ok("retain", "kept", "--dry-run").lines == [lines[0], lines[4]]
+    assert cli.ok("retain", "kept").lines == ["0 segments deleted"]
+    assert cli.ok("retain", "--dry-run", "-o", "json").out == ""
+
+
 @pytest.mark.parametrize("clock", ["append", "record-capped"])
 def test_a_plan_considers_the_former_rounding_of_append_times(cli: Cli, clock: str) -> None:
     """Stored append times were rounded down, so records may have arrived later.
