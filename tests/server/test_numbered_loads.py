@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,29 @@ def test_large_records_are_appended_up_to_the_limit_of_the_topic(
         code, _, err = Shell(log.bootstrap).run("produce", "flights", "--from", str(name), *extra)
         assert code == 0, err
     assert values(log)[large] == 4
+
+
+def test_a_large_record_makes_no_batch_too_large_for_another_topic(
+    log: tidelog.RemoteDirectory,
+) -> None:
+    log.alter_config("flights", {"max.message.bytes": "3000000"})
+    log.create_topic("other")
+    many = [NewRecord(value=b"v" * 100_000) for _ in range(40)]
+    with tidelog.connect(log.bootstrap, config={"linger.ms": "300"}) as slow:
+        slow.append("flights", [NewRecord(value=b"v" * 2_000_000)], batch_bytes=4_000_000)
+        assert slow.append("other", many, batch_bytes=4_000_000)[0].record_count == 40
+
+
+def test_a_record_above_the_size_of_the_queue_is_refused(log: tidelog.RemoteDirectory) -> None:
+    log.alter_config("flights", {"max.message.bytes": "3000000"})
+    large = NewRecord(key=b"3", value=b"v" * 2_000_000)
+    config = {"queue.buffering.max.kbytes": "1000"}
+    with tidelog.connect(log.bootstrap, config=config) as small:
+        for send in (small.append, partial(small.load_once, source="mine")):
+            with pytest.raises(MessageTooLarge, match="larger than the producer's queue"):
+                send("flights", [*rows(3), large])
+    assert log.loaded_rows("flights", "mine") == 0
+    assert log.load_once("flights", [*rows(3), large], source="mine").rows == 4
 
 
 def test_a_refused_row_aborts_its_transaction(log: tidelog.RemoteDirectory) -> None:

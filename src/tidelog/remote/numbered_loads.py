@@ -15,7 +15,7 @@ from tidelog.amounts import plural, verb
 from tidelog.errors import TidelogError
 from tidelog.remote.client import typed_error
 from tidelog.remote.cluster import Cluster
-from tidelog.remote.producer import STAMPED, Row, refuse_time
+from tidelog.remote.producer import STAMPED, Row, refuse_time, too_large_for_queue
 from tidelog.storage.directory.numbered_loads import (
     ROWS_AT_ONCE,
     LoadedRange,
@@ -198,6 +198,8 @@ class _Load:
                 )
                 return
             except BufferError:
+                if not len(self._producer):
+                    raise too_large_for_queue(where) from None
                 self._producer.poll(0.1)
 
     def _count(self, message: "ck.Message") -> None:

@@ -337,11 +337,14 @@ class _Lane:
         from confluent_kafka import KafkaException
 
         partition, key, value, time_ms, headers = row
-        is_refreshed = False
+        is_refreshed = was_full = is_empty = False
         while True:
             limit = self._record_bytes
             try:
                 with self._lock:
+                    # Another thread may empty the queue after an attempt has failed. So a record is
+                    # too large only if an attempt fails whose queue was empty before.
+                    is_empty = was_full and not len(self._producer)
                     self._producer.produce(
                         topic, value, key, partition, on_delivery, None, time_ms, headers
                     )
@@ -358,12 +361,11 @@ class _Lane:
                 self._producer.list_topics(topic, timeout=self._client.timeout_s)
                 is_refreshed = True
             except BufferError:
-                if not len(self._producer):
-                    raise MessageTooLarge(
-                        f"{topic}-{partition}: the record is larger than the producer's queue"
-                        " (queue.buffering.max.kbytes)"
-                    ) from None
-                self._producer.poll(_POLL_S)
+                if is_empty:
+                    raise too_large_for_queue(f"{topic}-{partition}") from None
+                was_full = True
+                if len(self._producer):
+                    self._producer.poll(_POLL_S)
 
     def _raise_limit(self, topic: str, limit: int) -> bool:
         """Replace the producer by one that accepts the topic's largest records, if needed.
@@ -379,6 +381,11 @@ class _Lane:
         """
         wanted = record_settings(self._message_limit(topic))
         record_bytes = wanted["message.max.bytes"]
+        # The setting also limits batches. The limits of other topics may be lower, so batches of
+        # several records stay as small as before.
+        batch_bytes = self._settings.get("batch.size")
+        if isinstance(batch_bytes, int):
+            wanted["batch.size"] = min(batch_bytes, RECORD_BYTES)
         with self._lock:
             if record_bytes > self._record_bytes:
                 self.flush()
@@ -454,6 +461,13 @@ def batch_settings(batch_bytes: int | None) -> dict[str, object]:
     if batch_bytes < 1:
         raise InvalidRequest(f"batch_bytes must be at least 1, got {batch_bytes}")
     return {"batch.size": min(batch_bytes, INT32_MAX)}
+
+
+def too_large_for_queue(where: str) -> MessageTooLarge:
+    """Return the error for a record that exceeds the size of the producer's queue."""
+    return MessageTooLarge(
+        f"{where}: the record is larger than the producer's queue (queue.buffering.max.kbytes)"
+    )
 
 
 def refuse_time(where: str, time_ms: int) -> None:

@@ -37,12 +37,14 @@ class Message:
 class FakeProducer:
     """Accepts records, and delivers them at the given offsets in the next poll.
 
-    While `codes` is not empty, the records fail with these codes instead.
+    While `codes` is not empty, the records fail with these codes instead. The first `refusals`
+    records are refused as by a full queue that becomes empty at once.
     """
 
     offsets: dict[int, list[int | None]]
     kind: int = 1
     room: int = 1000
+    refusals: int = 0
     codes: list[int] = field(default_factory=list)
     waiting: list[tuple[int, OnDelivery]] = field(default_factory=list)
 
@@ -55,7 +57,8 @@ class FakeProducer:
         hear: OnDelivery,
         *_: object,
     ) -> None:
-        if len(self.waiting) >= self.room:
+        if self.refusals or len(self.waiting) >= self.room:
+            self.refusals = max(self.refusals - 1, 0)
             raise BufferError
         self.waiting.append((partition, hear))
 
@@ -165,6 +168,13 @@ def test_a_full_queue_is_waited_for(sender: Sender, client: Library) -> None:
     client.fake.room = 0
     with pytest.raises(MessageTooLarge, match=r"queue\.buffering\.max\.kbytes"):
         sender.send("flights", [row(1)], None).result(PATIENCE_S)
+
+
+def test_a_queue_that_was_full_may_be_empty_at_the_next_attempt(
+    sender: Sender, client: Library
+) -> None:
+    client.fake.refusals = 1
+    assert sender.send("flights", [row(1)], None).result(PATIENCE_S)[1].base_offset == 7
 
 
 def test_failing_rows_leave_no_open_call(sender: Sender) -> None:
