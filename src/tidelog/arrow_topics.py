@@ -5,14 +5,17 @@ This module needs Arrow, numpy and numba, so it is imported only by calls that n
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
+from operator import add
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.amounts import partitions_text
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, RefusedRecords
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.append_types import BUILT, AppendResult
 from tidelog.storage.log.batch_building import batch_bytes_for, batch_limit, stored_codec
 from tidelog.storage.log.log import Log
+from tidelog.storage.log.record_rules import RecordRules
 from tidelog.types import ArrowStream, Codec
 
 if TYPE_CHECKING:
@@ -56,7 +59,8 @@ def append_table(
     codec, level = stored_codec(info.config, codec)
     answers = {}
     for number in np.unique(partitions).tolist():
-        own_rows = rows if info.partitions == 1 else rows.take(np.flatnonzero(partitions == number))
+        own = np.flatnonzero(partitions == number)
+        own_rows = rows if info.partitions == 1 else rows.take(own)
         log = log_dir.log(topic, number)
         log.use_kernels()
         batches = encode_table(
@@ -67,7 +71,10 @@ def append_table(
             batch_bytes=batch_bytes_for(batch_bytes, batch_limit(info.config)),
         )
         limit = min(info.config.segment_size_limit, APPEND_BYTES)
-        answers[number] = append_encoded(log, batches, limit)
+        try:
+            answers[number] = append_encoded(log, batches, limit)
+        except RefusedRecords as error:
+            raise error.renumbered(own.tolist().__getitem__) from None
     return answers
 
 
@@ -132,11 +139,21 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def append_encoded(log: Log, batches: Iterable[bytearray], append_bytes: int) -> AppendResult:
-    """Append encoded batches, up to `append_bytes` at a time; return the last append's result."""
-    answer = None
-    for piece in _pieces(batches, append_bytes):
-        answer = log.append_batches(piece, BUILT)
+def append_encoded(log: Log, batches: Iterator[bytearray], append_bytes: int) -> AppendResult:
+    """Append encoded batches, up to `append_bytes` at a time; return the last append's result.
+
+    Raises:
+        RefusedRecords: A rule refuses records. The indexes count the records of all batches.
+        The other errors of `Log.append_batches`.
+    """
+    answer, first = None, 0
+    rules = RecordRules(str(log.context.topic_partition), log.context.config)
+    for piece in _pieces(rules.sized(batches), append_bytes):
+        try:
+            answer = log.append_batches(piece, BUILT)
+        except RefusedRecords as error:
+            raise error.renumbered(partial(add, first)) from None
+        first += answer.record_count
     if answer is None:
         raise InvalidRequest("an append needs at least one record")
     return answer

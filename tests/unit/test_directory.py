@@ -509,6 +509,24 @@ def test_a_refused_record_is_counted_from_the_start_of_the_call(tmp_path: Path) 
         assert [directory.log("t", number).log_end_offset for number in range(3)] == [0, 0, 0]
 
 
+def test_a_refused_row_is_counted_from_the_start_of_the_table(tmp_path: Path) -> None:
+    numbers = range(20)
+    large = [b"v" * (2_000_000 if n == 16 else 300_000) for n in numbers]
+    partitions = pa.array([n % 3 for n in numbers])
+    late = pa.array([10**15 if n == 17 else 1 for n in numbers])
+    with tidelog.open(tmp_path, writable=True) as directory:
+        directory.create_topic("t", partitions=3)
+        table = pa.table({"value": large, "partition": partitions})
+        with pytest.raises(tidelog.MessageTooLarge, match="t-1: record 16: a batch of") as caught:
+            directory.append_table("t", table)
+        assert [error.index for error in caught.value.record_errors] == [16]
+        table = pa.table({"value": [b"v" * 300_000] * 20, "timestamp": late})
+        table = table.append_column("partition", partitions)
+        with pytest.raises(tidelog.InvalidTimestamp, match="t-2: record 17: ") as refused:
+            directory.append_table("t", table)
+        assert [error.index for error in refused.value.record_errors] == [17]
+
+
 def test_a_refused_row_is_counted_from_the_start_of_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
