@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Final, TypedDict, cast
@@ -31,10 +32,12 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_topics, parse_choice, parse_target, place_options
 from tidelog.cli.records import (
+    TERMINAL_RECORDS,
     Order,
     ReadOptions,
     RowMaker,
     columns_of,
+    ends_early,
     left_out_text,
     plain_rows,
     records_of,
@@ -105,6 +108,9 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
         InexactTable: Records of the table may be missing, and `--inexact` is `refuse`.
     """
     _refuse_ranges(options)
+    is_cut = ends_early(surroundings, options)
+    if is_cut:
+        options = replace(options, limit=TERMINAL_RECORDS)
     at_ms = None if options.at is None else times.read_point(surroundings, options.at, options.zone)
     with open_topics(surroundings, options.place) as directory:
         table = directory.table(
@@ -114,16 +120,23 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             columns=columns_of(directory.source),
             inexact=options.inexact,
         )
-        stats = _new_stats()
+        stats, count = _new_stats(), 0
         if options.kind.is_columns:
             reader = table.to_arrow(stats=stats)
             rows = map(options.record_filter().rows, reader)
             write_columns(surroundings, reader.schema, rows, options.limit, options.kind)
-        elif not _print_table(surroundings, table, stats, options) and options.limit != 0:
-            surroundings.say(_empty_text(options, at_ms))
+        else:
+            count = _print_table(surroundings, table, stats, options)
+            if not count and options.limit != 0:
+                surroundings.say(_empty_text(options, at_ms))
         _note_rule(surroundings, directory, options.topic)
         _note_doubts(surroundings, table.doubts(), options.zone)
-        _say(surroundings, table, stats, whole=options.limit is None)
+        is_whole = count < TERMINAL_RECORDS if is_cut else options.limit is None
+        _say(surroundings, table, stats, whole=is_whole)
+        if is_cut and not is_whole:
+            shown = plural(count, "key")
+            surroundings.note(f"a terminal shows only the first {shown}; more may follow")
+            surroundings.hint("`| less` or `> FILE` gets all keys; --limit N chooses how many")
 
 
 def _refuse_ranges(options: ReadOptions) -> None:

@@ -20,12 +20,14 @@ from tidelog.cli.options import ReadFormat, examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
 from tidelog.cli.places import absent_files, chosen, open_topics
 from tidelog.cli.records import (
+    TERMINAL_RECORDS,
     Order,
     ReadOptions,
     RowMaker,
     batch_of,
     column_batches,
     columns_of,
+    ends_early,
     has_arrow,
     records_of,
     refuse_terminal,
@@ -63,8 +65,6 @@ _UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompr
 
 # Up to this number of records, a plain read takes less time than loading Arrow and the kernels.
 _PLAIN_RECORDS: Final = 10_000
-# Maximum number of records of a table on a terminal, if the command line selects no records.
-TERMINAL_RECORDS: Final = 100
 # Number of offsets in the first window of a read by columns in order of time. Such a read makes a
 # plan for each window, so its windows are larger than those of a plain read.
 _COLUMN_WINDOW: Final = 10_000
@@ -107,7 +107,7 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     refuse_typed(("at",), "applies only with --table; --from TIME reads records from a time on")
     refuse_typed(("inexact",), "applies only with --table")
     _refuse_contradictions(options)
-    is_cut = _is_cut(surroundings, options)
+    is_cut = ends_early(surroundings, options)
     if is_cut:
         options = replace(options, limit=TERMINAL_RECORDS)
     if options.kind.is_columns:
@@ -147,19 +147,6 @@ def _refuse_contradictions(options: ReadOptions) -> None:
         raise UsageProblem("--follow prints records in order of arrival; leave --order time out")
     if options.contains == "":
         raise UsageProblem("--contains '': every record contains it; leave it out")
-
-
-def _is_cut(surroundings: Surroundings, options: ReadOptions) -> bool:
-    """Whether only the first records are printed: a table on a terminal, without any selection."""
-    return (
-        options.kind is ReadFormat.TABLE
-        and surroundings.stdout.isatty()
-        and not options.follow
-        and not options.match
-        and (options.tail, options.limit, options.offset) == (None,) * 3
-        and (options.start, options.end, options.during) == (None,) * 3
-        and (options.key, options.contains) == (None,) * 2
-    )
 
 
 def _requested_times(surroundings: Surroundings, options: ReadOptions) -> RequestedRange:
@@ -320,13 +307,14 @@ class _Reading:
         say_untimed(self._surroundings, untimed, clock)
         wants_none = self._options.tail == 0 or self._options.limit == 0
         self._damage.say()
+        if self.is_cut:
+            self._note_cut()
         if self._damage:
             return ExitCode.ERROR
         if not self._count and not wants_none and not self._options.follow:
             self._say_none()
-        if self.is_cut:
-            self._note_cut()
-        elif self._options.kind is ReadFormat.TABLE and self._count and self._left == 0:
+        is_limited = self._options.kind is ReadFormat.TABLE and self._left == 0
+        if is_limited and self._count and not self.is_cut:
             self._note_limit()
         return ExitCode.OK
 

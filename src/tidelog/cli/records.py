@@ -178,6 +178,9 @@ class ReadOptions:
         )
 
 
+# Maximum number of records of a table on a terminal, if the command line selects no records.
+TERMINAL_RECORDS: Final = 100
+
 _OFFSETS: Final = columns(detail("topic"), number("partition", "offset"))
 # On a narrow terminal, keys and values are shortened first. If the table is still too wide, one of
 # the two time columns is dropped: the one whose clock was not chosen.
@@ -384,6 +387,19 @@ def column_batches(
         rows = conditions.rows(batch) if conditions else batch
         if rows.num_rows:
             yield rows
+
+
+def ends_early(surroundings: Surroundings, options: ReadOptions) -> bool:
+    """Whether only the first records are printed: a table on a terminal, without any selection."""
+    return (
+        options.kind is ReadFormat.TABLE
+        and surroundings.stdout.isatty()
+        and not options.follow
+        and not options.match
+        and (options.tail, options.limit, options.offset) == (None,) * 3
+        and (options.start, options.end, options.during) == (None,) * 3
+        and (options.key, options.contains) == (None,) * 2
+    )
 
 
 def refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:

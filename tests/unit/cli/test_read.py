@@ -1,6 +1,7 @@
 """`read` returns exactly the requested records in all formats."""
 
 import io
+import sys
 from shutil import rmtree
 
 import pyarrow as pa
@@ -505,6 +506,17 @@ class TestOneDamagedPartition:
         assert result.err.count("error: ") == 1
         assert "offset 1: CRC-32C is" in result.err
         assert "note: flights-1: records from the damage on were left out\n" in result.err
+
+    @pytest.mark.parametrize("order", ["offset", "time"])
+    def test_a_terminal_states_that_records_are_not_shown(
+        self, damaged: Cli, order: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys.modules["tidelog.cli.read"], "TERMINAL_RECORDS", 5)
+        damaged.on_terminal = True
+        result = damaged.run("read", "flights", "--order", order)
+        assert result.code == 1
+        assert "offset 1: CRC-32C is" in result.err
+        assert "note: a terminal shows only the first 5 records; up to " in result.err
 
     def test_columns_have_the_others(self, damaged: Cli) -> None:
         result = damaged.run("read", "flights", "-o", "parquet")

@@ -67,6 +67,24 @@ def test_a_limit_ends_the_table(flights: Cli) -> None:
     assert len(flights.ok("read", "flights", *options, "-o", "json").objects) == 1
 
 
+def test_a_terminal_shows_the_first_keys_of_a_table(flights: Cli) -> None:
+    flights.append(*[at(NOW, b"%d" % number) for number in range(99)], at(NOW))
+    flights.on_terminal = True
+    read = ("read", "flights", "--table")
+    assert flights.ok(*read).err == "note: 1 record has no key and was left out\n"
+    flights.append(*[at(NOW, b"%d" % number) for number in range(99, 120)])
+    result = flights.ok(*read)
+    assert sum(line.endswith(" v") for line in result.lines) == 100
+    assert result.err.splitlines() == [
+        "note: a terminal shows only the first 100 keys; more may follow",
+        "hint: `| less` or `> FILE` gets all keys; --limit N chooses how many",
+    ]
+    for selection in (("-o", "json"), ("--limit", "500"), ("--contains", "v")):
+        result = flights.ok(*read, *selection)
+        assert sum(line.endswith((" v", "}")) for line in result.lines) == 120, selection
+        assert "a terminal shows" not in result.err
+
+
 def test_a_table_can_be_written_as_arrow(flights: Cli) -> None:
     append_two_keys(flights)
     raw = flights.ok("read", "flights", "--table", "-o", "arrow").raw
