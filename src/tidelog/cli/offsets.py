@@ -159,9 +159,10 @@ def _print_matches(
     unknown: list[int | None] = []
     if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
         unknown = [match.without_time for match in matches.values()]
-        columns += output.titled(without_append_time=output.count("without_time"))
-        for row, count in zip(rows, unknown, strict=True):
-            row.append(count)
+        if options.kind is not Format.TABLE or surroundings.is_wide or any(unknown):
+            columns += output.titled(without_append_time=output.count("without_time"))
+            for row, count in zip(rows, unknown, strict=True):
+                row.append(count)
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
     total = sum(count or 0 for count in unknown)
     if total:

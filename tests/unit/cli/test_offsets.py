@@ -89,6 +89,20 @@ def test_records_without_an_append_time_are_reported(two: Cli) -> None:
     assert "without_time" not in result.objects[0]
 
 
+def test_a_table_counts_records_without_an_append_time_only_if_there_are_any(two: Cli) -> None:
+    by_append = ("offsets", "flights", "--at", "-2h", "--clock", "append")
+    assert "WITHOUT" not in two.ok(*by_append).out
+    assert "WITHOUT APPEND TIME" in two.ok(*by_append, "--wide").out
+    assert two.ok(*by_append, "-o", "csv").lines[0].endswith(",without_time")
+    with tidelog.broker(str(two.data)) as broker:
+        result = two.ok(*by_append, "--bootstrap", broker.bootstrap_servers)
+    assert "WITHOUT" not in result.out
+    two.data.joinpath("flights-0", "00000000000000000000.appendtime").unlink()
+    _verdict, heading, *rows = two.ok(*by_append).lines
+    assert heading.endswith("  WITHOUT APPEND TIME")
+    assert [row.split()[-1] for row in rows] == ["2", "0"]
+
+
 @pytest.mark.parametrize(
     "words", [("--during", "2023-11-14Z"), ("--from", "2023-11-14Z", "--to", "2023-11-15Z")]
 )
