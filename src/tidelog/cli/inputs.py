@@ -787,20 +787,37 @@ def _is_whole(content: object) -> bool:
     return isinstance(content, int) and not isinstance(content, bool) and content >= 0
 
 
+# Headers of a record, as `produce` reads them.
+HEADERS_EXAMPLE: Final = '{"by": "ten"}'
+
+
+def _headers_example(name: str) -> str:
+    """Return valid headers, as they are typed if `name` is the option."""
+    is_typed = name == _TYPED["headers"]
+    return f"{name} '{HEADERS_EXAMPLE}'" if is_typed else HEADERS_EXAMPLE
+
+
 def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
     content = _field(row, name)
     if content is None or content == "":
         return ()
     if isinstance(content, str):
         try:
-            content = json.loads(content)
+            parsed: object = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"{row.location}: {name}: not JSON: {error}") from error
+            text = content[:CHARACTERS_SHOWN]
+            is_other = isinstance(error, json.JSONDecodeError) and error.pos == 0
+            reason = "" if is_other else f" ({error})"
+            raise InvalidInput(
+                f"{row.location}: {name}: {text!r} is not JSON{reason}; give an object"
+                f" of header names and values, such as {_headers_example(name)}"
+            ) from error
+        content = parsed
     pairs = _pairs(content)
     if pairs is None:
         raise InvalidInput(
             f"{row.location}: {name}: must be an object of header names and values,"
-            " or a list of [name, value]"
+            f" or a list of [name, value]; an example: {_headers_example(name)}"
         )
     try:
         return tuple(Header(key, encode(value)) for key, value in pairs)

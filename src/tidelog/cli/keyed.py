@@ -316,6 +316,9 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     tables before the beginning and before the end of this day, and so shows what changed on the
     8th.
 
+    Compaction removes superseded records, so past days of a compacted topic are normally no longer
+    known. diff then fails; --inexact mark compares the remaining records.
+
     If both values begin with the same long text, a printed table leaves out this text; --wide shows
     it. With --key, a printed table has a line for each part of the key's record that has changed. A
     value that is a JSON object gets a line for each changed field. --wide shows whole records.

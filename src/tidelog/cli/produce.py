@@ -14,7 +14,7 @@ import click
 
 from tidelog.amounts import plural, verb
 from tidelog.cli import inputs, output, times
-from tidelog.cli.inputs import Columns, InputRecord, LiveInput, live_input
+from tidelog.cli.inputs import HEADERS_EXAMPLE, Columns, InputRecord, LiveInput, live_input
 from tidelog.cli.options import (
     Format,
     InputFormat,
@@ -111,7 +111,8 @@ _columns: Final = bundled(
     click.option(
         "--headers",
         metavar="COL",
-        help="Column of headers: a JSON object that maps names to values. Default: no headers.",
+        help="Column of headers: a JSON object that maps names to values. Without --from: the"
+        " object itself. Default: no headers.",
     ),
     click.option(
         "--infer", is_flag=True, help="Write numbers of CSV as JSON numbers. Default: as text."
@@ -218,6 +219,7 @@ class _Tally:
     "produce",
     epilog=examples(
         "tidelog produce notes --key N14228 --value 'engine checked'",
+        f"tidelog produce notes --value 'engine checked' --headers '{HEADERS_EXAMPLE}'",
         "echo 'N14228:engine checked' | tidelog produce notes --key-separator :",
         "tidelog produce flights --from flights.csv --key tailnum --infer",
         "tidelog produce flights --from flights.parquet --key tailnum --time departure",
@@ -250,7 +252,7 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         output.number("partition"),
         output.count("records"),
         output.number("first", "last"),
-        output.time("append_time"),
+        output.sparse(output.time("append_time")),
     )
     rows = [[options.topic, *row] for row in tally.rows()]
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)

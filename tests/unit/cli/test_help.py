@@ -109,6 +109,18 @@ def test_the_names_of_binary_columns_are_explained(name: str) -> None:
     assert "names of the Spark source (appendTimestamp)" in text
 
 
+def test_help_of_produce_shows_how_headers_are_written() -> None:
+    command = ALL["produce"]
+    text = command.get_help(click.Context(command, info_name="tidelog produce", terminal_width=80))
+    assert """--headers '{"by": "ten"}'""" in text
+
+
+def test_help_of_diff_says_that_compaction_removes_the_past() -> None:
+    text = " ".join((ALL["diff"].help or "").split())
+    assert "past days of a compacted topic are normally no longer known" in text
+    assert "--inexact mark" in text
+
+
 def test_sections_list_each_command_once() -> None:
     text = app.get_help(click.Context(app, terminal_width=80))
     headings = re.findall(r"^([A-Z][a-z]+):$", text, re.MULTILINE)

@@ -182,6 +182,11 @@ def test_a_codec_compresses_batches(flights: Cli) -> None:
         (b'{"t":0}\n{"t":[]}', ("-f", "json", "--time", "t"), "which is not a time"),
         (b'{"t":0}\n{"t":1.5}', ("-f", "json", "--time", "t"), "must be a whole number of ms"),
         (b'{"h":{}}\n{"h":3}', ("-f", "json", "--headers", "h"), "an object of header names"),
+        (
+            b'{"h":{}}\n{"h":"by=ten"}',
+            ("-f", "json", "--headers", "h"),
+            """h: 'by=ten' is not JSON; give an object of header names and values, such as {"by""",
+        ),
     ],
 )
 def test_a_bad_row_is_named_and_the_rows_before_it_stay(
@@ -363,6 +368,38 @@ def test_one_record_is_typed_as_arguments(flights: Cli) -> None:
     (row,) = read(flights)
     assert (row["key"], row["value"], row["headers"]) == ("N1", "late", [["source", "shell"]])
     assert row["timestamp"] == "2013-02-08T12:00:00.000Z"
+
+
+def test_an_error_about_typed_headers_shows_valid_ones(flights: Cli) -> None:
+    typed = ("produce", "flights", "--value", "late", "--headers")
+    example = """--headers '{"by": "ten"}'\n"""
+    for text, reason in (
+        ("by=ten", "'by=ten' is not JSON; give an object of header names and values, such as "),
+        (
+            '{"by": ten}',
+            """'{"by": ten}' is not JSON (Expecting value: line 1 column 8 (char 7))""",
+        ),
+        ("7", "must be an object of header names and values, or a list of [name, value]; "),
+    ):
+        result = flights.run(*typed, text)
+        assert result.code == 1
+        assert result.err.startswith(f"error: arguments: --headers: {reason}")
+        assert result.err.endswith(example)
+    flights.ok(*typed, '{"by": "ten"}')
+
+
+def test_no_append_times_are_shown_if_a_broker_reports_none(cli: Cli) -> None:
+    cli.ok("create", "flights")
+    assert "APPEND TIME" in cli.ok("produce", "flights", "--value", "v").out
+    with tidelog.broker(str(cli.data)) as broker:
+        by_broker = ("produce", "flights", "--value", "v", "--bootstrap", broker.bootstrap_servers)
+        assert cli.ok(*by_broker).lines == [
+            "appended 1 record to flights",
+            "PARTITION  RECORDS  FIRST  LAST",
+            "        0        1      1     1",
+        ]
+        (row,) = cli.ok(*by_broker, "-o", "json").objects
+    assert row["append_time"] is None
 
 
 def test_typed_key_and_value_have_encodings_and_may_be_empty(flights: Cli) -> None:
