@@ -76,6 +76,8 @@ _DIFF_COLUMNS: Final = output.columns(
 _FIELD_COLUMNS: Final = output.columns(
     output.minor(output.number("partition")), "field", output.value("before", "after")
 )
+# Column of a single value, which decides how the value is formatted.
+_VALUE: Final = output.value("value")[0]
 # Text for a field that one of the two compared values lacks.
 _MISSING: Final = "(missing)"
 # Maximum depth of inner objects whose fields are compared separately.
@@ -319,9 +321,10 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     Compaction removes superseded records, so past days of a compacted topic are normally no longer
     known. diff then fails; --inexact mark compares the remaining records.
 
-    If both values begin with the same long text, a printed table leaves out this text; --wide shows
-    it. With --key, a printed table has a line for each part of the key's record that has changed. A
-    value that is a JSON object gets a line for each changed field. --wide shows whole records.
+    If both values are JSON objects, a printed table shows their changed fields. If two other values
+    begin with the same long text, the table leaves out this text. With --key, a printed table has a
+    line for each part of the key's record that has changed. A value that is a JSON object gets a
+    line for each changed field. --wide shows whole records.
     """
     key = None if options.key is None else cells.typed_bytes(options.key, options.key_as)
     before_ms, after_ms = _read_cuts(surroundings, options)
@@ -451,7 +454,7 @@ def _diff_rows(
         before = cells.decoded(value, row["before"], "value", old)
         after = cells.decoded(value, row["after"], "value", new)
         if is_short:
-            before, after = _without_equal_start(before, after)
+            before, after = _short_values(before, after)
         yield [
             topic,
             row["change"],
@@ -515,6 +518,23 @@ def _json_object(value: Cell) -> dict[str, Cell] | None:
         except (ValueError, RecursionError):
             return None
     return content if isinstance(content, dict) else None
+
+
+def _short_values(before: Cell, after: Cell) -> tuple[Cell, Cell]:
+    """Return an earlier and a later value for a printed table.
+
+    Two JSON objects are replaced by their changed fields, `delay 118, dest MIA`. Other values lose
+    a long common prefix.
+    """
+    fields = list(_changed_fields("", before, after))
+    if not fields or not fields[0][0]:  # the values are equal, or are compared as a whole
+        return _without_equal_start(before, after)
+    olds: list[str] = []
+    news: list[str] = []
+    for name, old, new in fields:
+        for texts, one in zip((olds, news), _without_equal_start(old, new), strict=True):
+            texts.append(f"{name[1:]} {output.cell_text(_VALUE, one)}")
+    return ", ".join(olds), ", ".join(news)
 
 
 def _without_equal_start(before: Cell, after: Cell) -> tuple[Cell, Cell]:

@@ -153,11 +153,11 @@ def test_a_value_of_a_diff_that_is_no_text_is_named_with_its_place(flights: Cli)
 
 
 def test_a_diff_shows_where_two_long_values_differ(flights: Cli) -> None:
-    start = "{" + '"same":1,' * 30
-    values = [start + f'"delay":{delay},"origin":"JFK"}}' for delay in (12, 15)]
+    start = "[" + '"same",1,' * 30
+    values = [start + f'"delay",{delay},"origin","JFK"]' for delay in (12, 15)]
     flights.append(*(at(NOW + n, b"a", value.encode()) for n, value in enumerate(values)))
     table = flights.ok("diff", "flights", "--from", str(NOW)).out
-    assert all(f'…,"delay":{delay}' in table for delay in (12, 15))
+    assert all(f'…,"delay",{delay}' in table for delay in (12, 15))
     hint = "hint: `--key KEY` shows the changed fields of one key; `--wide` shows whole values\n"
     assert flights.ok("diff", "flights", "--from", str(NOW)).err.endswith(hint)
     for more in (("--key", "a"), ("--wide",), ("-o", "json")):
@@ -166,6 +166,31 @@ def test_a_diff_shows_where_two_long_values_differ(flights: Cli) -> None:
     assert all(value in wide for value in values)
     (row,) = flights.ok("diff", "flights", "--from", str(NOW), "-o", "json").objects
     assert [row["before"], row["after"]] == values
+
+
+def test_a_diff_shows_the_changed_fields_of_two_json_objects(flights: Cli) -> None:
+    long = "x" * 40
+    changes = {
+        b"a": (b'{"f": 7, "delay": 118, "dest": "MIA"}', b'{"f":7,"delay":-1,"dest":"IAH"}'),
+        b"b": (b'{"at": {"gate": "A1", "n": 1}, "old": 0}', b'{"at": {"gate": "B7", "n": 1}}'),
+        b"c": (b'{"t": "%sMIA"}' % long.encode(), b'{"t": "%sIAH"}' % long.encode()),
+        b"d": (b'{"t": true}', b'{"t": 1}'),
+        b"e": (b'{"t": 1}', b"[1]"),
+    }
+    for n in range(2):
+        flights.append(*(at(NOW + n, key, values[n]) for key, values in changes.items()))
+    diff = ("diff", "flights", "--from", str(NOW))
+    rows = [" ".join(line.split()[3:-6]) for line in flights.ok(*diff).lines[1:]]
+    assert rows == [
+        "delay 118, dest MIA delay -1, dest IAH",
+        "at.gate A1, old 0 at.gate B7, old (missing)",
+        "t …xxxxxxxxxxMIA t …xxxxxxxxxxIAH",
+        '{"t": true} {"t": 1}',
+        '{"t": 1} [1]',
+    ]
+    assert '{"f":7,"delay":-1,"dest":"IAH"}' in flights.ok(*diff, "--wide").out
+    flights.variables = {"COLUMNS": "60"}
+    assert flights.ok(*diff).lines[-1] == "cut: before, after; --wide shows them"
 
 
 def test_a_diff_of_one_key_shows_only_changed_fields(flights: Cli) -> None:
