@@ -622,7 +622,7 @@ class ConfigError(TidelogError):
         self.key = key
         self.value = value
         self.allowed = allowed
-        setting = key if value is None else f"{key}={shortened(value)}"
+        setting = (key or "''") if value is None else f"{key}={shortened(value)}"
         super().__init__(f"{setting}: {allowed}")
 
 

@@ -241,7 +241,7 @@ def test_task_that_is_tried_again_writes_its_rows_once(spark: "SparkSession", ro
     ("columns", "said"),
     [
         (["'v' as value", "1 as partiton"], "did you mean partition?"),
-        (["'k' as key"], "no column value"),
+        (["'k' as key"], "there is no column 'value', only 'key'"),
         (["1.5 as value"], "column value has type decimal"),
         (["'v' as value", "7 as partition"], "partition 7"),
     ],

@@ -228,6 +228,9 @@ def test_finer_unit_wins_and_the_loser_is_reported() -> None:
     assert config.retention_ms == 4
     shadowed = [note.given for note in notes if note.kind is NoteKind.SHADOWED]
     assert shadowed == ["log.retention.minutes", "log.retention.hours"]
+    assert {note.text for note in notes if note.kind is NoteKind.SHADOWED} == {
+        "ignored, because log.retention.ms is set, too"
+    }
 
 
 def test_own_name_wins_over_synonym_and_topic_over_broker() -> None:

@@ -156,7 +156,22 @@ def _base64_bytes(text: str) -> bytes:
         text = content.get(_BASE64)
         if len(content) != 1 or not isinstance(text, str):
             raise ValueError(f'must be base64, or an object whose only member is "{_BASE64}"')
-    return b64decode(text, validate=True)
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise ValueError("must be base64, such as AAEC") from None
+
+
+def _parser(parse: Callable[[str], object], allowed: str) -> Callable[[str], object]:
+    """Return a parser of text whose ValueError states the allowed texts."""
+
+    def parsed(text: str) -> object:
+        try:
+            return parse(text)
+        except ValueError:
+            raise ValueError(f"must be {allowed}") from None
+
+    return parsed
 
 
 def _json_text(text: str) -> object:
@@ -172,10 +187,10 @@ _BASE64: Final = "base64"
 
 _PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
     Encoding.BYTES: _base64_bytes,
-    Encoding.INT32: int,
-    Encoding.INT64: int,
-    Encoding.DOUBLE: float,
-    Encoding.UUID: UUID,
+    Encoding.INT32: _parser(int, "a whole number"),
+    Encoding.INT64: _parser(int, "a whole number"),
+    Encoding.DOUBLE: _parser(float, "a number"),
+    Encoding.UUID: _parser(UUID, "a UUID, such as 6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
 }
 
 

@@ -110,9 +110,12 @@ def _find_target(surroundings: Surroundings, target: str | None, data: str | Non
         if not data:
             raise UsageProblem("nothing to check; give a directory, or a topic and --data")
         return _Target(data.rstrip("/") or "/", Selection())
-    if fs.exists(target) and fs.stat(target).is_dir:
+    exists = fs.exists(target)
+    if exists and fs.stat(target).is_dir:
         return _directory(surroundings, target.rstrip("/") or "/")
     if not data or "/" in target:
+        if exists:
+            raise UsageProblem(f"{target} is not a directory")
         raise UsageProblem(f"{target}: no such directory; a topic needs --data DIR")
     topic, separator, number = target.partition(":")
     if separator and not (number.isascii() and number.isdigit()):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import click
 
-from tidelog.amounts import plural
+from tidelog.amounts import duration_text, plural
 from tidelog.cli import cells, output
 from tidelog.cli.cells import Decode
 from tidelog.cli.options import (
@@ -533,7 +533,8 @@ def _summary(zone_map: ZoneMap) -> str:
     if not latency.count:
         return f"{text}; no record has a known latency"
     records = plural(latency.count, "record")
-    return f"{text}; latency of {records} from {latency.min_ms} to {latency.max_ms} ms"
+    least, most = (duration_text(ms / 1000) for ms in (latency.min_ms, latency.max_ms))
+    return f"{text}; latency of {records} from {least} to {most}"
 
 
 def _cells(zone: Zone) -> Sequence[Cell]:

@@ -289,7 +289,8 @@ def _verdict(
 ) -> ExitCode:
     problems = follower.problems
     for name, problem in sorted(problems.items()):
-        surroundings.fail(f"{name} has stalled: {problem}")
+        reason = f"{problem}".removeprefix(f"{name}: ")
+        surroundings.fail(f"{name} has stalled: {reason}")
     if problems:
         return ExitCode.FINDINGS
     if options.once and stopped.is_set() and not follower.is_caught_up:
@@ -362,7 +363,7 @@ def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCo
 
     Exit code 2: a partition has stalled; the column PROBLEM states why.
     """
-    with _follower(data) as holder:
+    with _follower(surroundings, data) as holder:
         state = holder.status()
     code = _show(surroundings, state, kind)
     groups = plural(cast("int", state["groups"]), "group")
@@ -377,7 +378,7 @@ def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCo
 @click.pass_obj
 def flush(surroundings: Surroundings, data: str | None) -> ExitCode:
     """Sync the records copied so far to disk."""
-    with _follower(data) as holder:
+    with _follower(surroundings, data) as holder:
         holder.flush()
     surroundings.say(f"all records copied to {data} are synced to disk")
     return ExitCode.OK
@@ -402,7 +403,7 @@ def promote(
     surroundings: Surroundings, data: str | None, needs_all: bool, kind: Format
 ) -> ExitCode:
     """Stop following, so that the directory accepts appends."""
-    with _follower(data) as holder:
+    with _follower(surroundings, data) as holder:
         state = holder.call("promote", {"needs_all": needs_all})
         holder.await_release()
     code = _show(surroundings, state, kind)
@@ -412,14 +413,17 @@ def promote(
     return code
 
 
-def _follower(data: str | None) -> "ControlClient":
+def _follower(surroundings: Surroundings, data: str | None) -> "ControlClient":
     from tidelog.control.client import find_holder
 
     data = named(data)
     holder = find_holder(data)
+    if holder is None and not surroundings.env.files.exists(data):
+        raise UsageProblem(f"{data}: no such directory")
     if holder is None:
         raise UsageProblem(
-            f"{data}: no follower is running for this directory; start one with `tidelog follow`"
+            f"{data}: no follower is running for this directory; start one with"
+            " `tidelog follow HOST:PORT`"
         )
     try:
         if "follows" not in holder.status():

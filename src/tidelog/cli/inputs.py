@@ -194,8 +194,23 @@ def _json_rows(source: BinaryIO, name: str, _choice: ColumnChoice) -> Iterator[I
                 f"{where}: not JSON: {error}; give one object on each line"
             ) from error
         if not isinstance(fields, dict):
-            raise InvalidInput(f"{where}: {type(fields).__name__}, must be a JSON object")
+            raise InvalidInput(f"{where}: is {_json_kind(fields)}, must be a JSON object")
         yield InputRow(fields, line.strip(), where)
+
+
+def _json_kind(content: object) -> str:
+    """Return the kind of a JSON value other than an object, with its article."""
+    if content is None:
+        return "null"
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    return (
+        "a list"
+        if isinstance(content, list)
+        else "text"
+        if isinstance(content, str)
+        else "a number"
+    )
 
 
 def _csv_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[InputRow]:

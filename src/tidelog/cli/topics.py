@@ -453,10 +453,13 @@ def _due(directory: "Directory", topic: str) -> "list[DueSegment]":
 
 
 def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:
-    """Return the changes of `--set` and `--unset`; raises UsageProblem if a key is in both."""
+    """Return the changes of `--set` and `--unset`; raises UsageProblem if a key is in both.
+
+    A key may be repeated in `cleared`.
+    """
     changes: dict[str, str | None] = dict(parse_settings(settings))
     for key in cleared:
-        if key in changes:
+        if changes.get(key) is not None:
             raise UsageProblem(f"{key} is both set and unset")
         changes[key] = None
     return changes

@@ -713,7 +713,7 @@ def _read(key: ConfigKey, name: str, text: str, factor: int = 1) -> ConfigValue:
 def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
     key = setting.key
     if setting is not winner:
-        text = f"{winner.given} takes precedence for {key.name}"
+        text = f"ignored, because {winner.given} is set, too"
         yield ConfigNote(NoteKind.SHADOWED, setting.given, text)
     elif setting.given != key.name:
         text = f"used as {key.name}={text_of(setting.value)}"

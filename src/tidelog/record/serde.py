@@ -12,6 +12,7 @@ import math
 import struct
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from tidelog.amounts import plural
@@ -26,6 +27,8 @@ _DOUBLE: Final = struct.Struct(">d")
 # The bytes that Java writes for every NaN.
 _NAN: Final = bytes.fromhex("7ff8000000000000")
 _UUID_SIZE: Final = 36
+# Sizes in bytes of encoded numbers, by the encoding's name.
+_SIZES: Final = {"int32": _INT32.size, "int64": _INT64.size, "double": _DOUBLE.size}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,9 @@ class Serde(Generic[T]):
             return self.decode(data)
         except (ValueError, struct.error, RecursionError) as error:
             size = plural(len(data), "byte")
-            raise SerdeError(f"{self.name} can't read {size}: {error}") from error
+            is_size = isinstance(error, struct.error)
+            reason = f"must be {_SIZES[self.name]} bytes" if is_size else f"{error}"
+            raise SerdeError(f"{self.name} can't read {size}: {reason}") from error
 
 
 def _of_type(value: object, kind: type[T]) -> T:
@@ -92,6 +97,14 @@ def _encode_bytes(value: object) -> bytes:
 def _encode_double(value: object) -> bytes:
     number = float(_of_type(value, int)) if isinstance(value, int) else _of_type(value, float)
     return _NAN if math.isnan(number) else _DOUBLE.pack(number)
+
+
+def _encode_integer(form: struct.Struct, value: object) -> bytes:
+    try:
+        return form.pack(_of_type(value, int))
+    except struct.error:
+        limit = 1 << (8 * form.size - 1)
+        raise ValueError(f"must be from {-limit} to {limit - 1}") from None
 
 
 def _decode_int32(data: bytes) -> int:
@@ -136,8 +149,8 @@ def _refuse_constant(text: str) -> object:
 
 BYTES: Final = Serde("bytes", _encode_bytes, bytes)
 STRING: Final = Serde("string", lambda value: _of_type(value, str).encode(), bytes.decode)
-INT32: Final = Serde("int32", lambda value: _INT32.pack(_of_type(value, int)), _decode_int32)
-INT64: Final = Serde("int64", lambda value: _INT64.pack(_of_type(value, int)), _decode_int64)
+INT32: Final = Serde("int32", partial(_encode_integer, _INT32), _decode_int32)
+INT64: Final = Serde("int64", partial(_encode_integer, _INT64), _decode_int64)
 DOUBLE: Final = Serde("double", _encode_double, _decode_double)
 UUID: Final = Serde("uuid", lambda value: str(_of_type(value, uuid.UUID)).encode(), _decode_uuid)
 JSON: Final = Serde("json", _encode_json, _decode_json)

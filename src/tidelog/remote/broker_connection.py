@@ -224,6 +224,15 @@ CLIENT_ID: Final = "tidelog-follow"
 _RECEIVE_BYTES: Final = 1 << 20
 
 
+def _reason(error: OSError) -> str:
+    """Return the text of a failed connection, without the number of the error."""
+    if isinstance(error, socket.gaierror):
+        return f"can't resolve the host name ({error.strerror})"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return error.strerror or f"{error}"
+
+
 class BrokerConnection:
     """Client of one broker, with at most one open connection."""
 
@@ -301,7 +310,7 @@ class BrokerConnection:
         try:
             response = self._read()
         except OSError as error:
-            raise self._broken(api, f"{error}") from error
+            raise self._broken(api, _reason(error)) from error
         except CorruptMessage as error:
             raise self._broken(api, f"the response is invalid: {error}") from error
         assert isinstance(response, api.response)
@@ -312,7 +321,7 @@ class BrokerConnection:
         try:
             self._transport.send(self._connection.request(api, version, message))
         except OSError as error:
-            raise self._broken(api, f"{error}") from error
+            raise self._broken(api, _reason(error)) from error
 
     def _read(self) -> "DataclassInstance":
         if self._transport is None:
@@ -330,7 +339,7 @@ class BrokerConnection:
         try:
             self._transport = self._connect(self.host, self.port)
         except OSError as error:
-            raise ClusterFailure(self.address, "connect", f"{error}") from error
+            raise ClusterFailure(self.address, "connect", _reason(error)) from error
         self._connection = ClientConnection(self._client_id, max_frame_bytes=self._max_frame_bytes)
         self._versions = self._request_versions()
 

@@ -201,6 +201,7 @@ def check_columns(
             type_text = field.dataType.simpleString()
             raise InvalidRequest(f"column {field.name} has type {type_text}; it must be {allowed}")
     if "value" not in names:
-        raise InvalidRequest(f"there is no column value, only {', '.join(names)}")
+        only = f", only {', '.join(map(repr, names))}" if names else ""
+        raise InvalidRequest(f"there is no column 'value'{only}")
     if topic is None and "topic" not in names:
         raise InvalidRequest("give the option topic, or a column topic")

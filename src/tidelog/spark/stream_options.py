@@ -231,7 +231,7 @@ def _check_source_kind(options: Options, source: SourceOptions) -> None:
         )
     if not source.is_broker and options.text("commitGroup") is not None:
         raise InvalidRequest(
-            "option commitGroup applies to brokers only; a directory that is read is not written to"
+            "option commitGroup applies to brokers only; reading a directory does not write to it"
         )
 
 

@@ -226,7 +226,7 @@ def _shorter(copy: Copy, top: int) -> ClusterFailure:
     return ClusterFailure(
         str(copy.name),
         "follow",
-        f"the leader's log ends at offset {top}, but the local log has records up to offset"
+        f"the leader's log ends before offset {top}, but the local log has records up to offset"
         f" {copy.log.log_end_offset - 1}: the leader has lost the end of its log, or was restored"
         " from a backup. The local records stay as long as the leader has no other records at these"
         " offsets; to continue with the local records, promote this standby",

@@ -412,7 +412,8 @@ class Follower(Closing):
 
     def _stop(self, copy: Copy, error: TidelogError) -> None:
         copy.problem = error
-        self._add_notes([f"{copy.name}: {error}"])
+        reason = f"{error}".removeprefix(f"{copy.name}: ")
+        self._add_notes([f"{copy.name}: {reason}"])
 
     def _report(self, copy: Copy) -> None:
         """Report truncated offsets, and offsets that the leader deleted before they were copied."""
@@ -545,11 +546,12 @@ def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
     lacking = [copy for copy in follower.copies.values() if copy.problem or not copy.is_caught_up]
     if needs_all and lacking:
         first = lacking[0]
+        problem = f"{first.problem}".removeprefix(f"{first.name}: ") if first.problem else ""
         lag = "? offsets" if first.lag is None else plural(first.lag, "offset")
         lack = f"{plural(len(follower.copies), 'partition')} {verb(len(lacking), 'lacks', 'lack')}"
         raise InvalidRequest(
             f"{len(lacking)} of {lack} records of {follower.leader_address}; {first.name}"
-            f"{f': {first.problem}' if first.problem else f' lacks {lag}'}. The standby continues"
+            f"{f': {problem}' if problem else f' lacks {lag}'}. The standby continues"
             " to follow; promote it without needs_all to give up the missing records"
         )
 

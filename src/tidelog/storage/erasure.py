@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from tidelog.amounts import plural, verb
+from tidelog.amounts import duration_text, plural, verb
 from tidelog.config import CLEANUP_DELETE, TopicConfig
 from tidelog.errors import (
     CorruptData,
@@ -502,7 +502,8 @@ def _removal(config: TopicConfig) -> str:
     """Return a part of a sentence on how long a tombstone stays in a topic."""
     ways = []
     if config.is_compacted:
-        ways.append(f"compaction (at least delete.retention.ms={config.delete_retention_ms} later)")
+        delay = duration_text(config.delete_retention_ms / 1000)
+        ways.append(f"compaction (at least {delay} later, see delete.retention.ms)")
     is_limited = config.retention_ms >= 0 or config.retention_bytes >= 0
     if CLEANUP_DELETE in config.cleanup_policy and is_limited:
         ways.append("retention")

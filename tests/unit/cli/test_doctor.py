@@ -179,6 +179,12 @@ def test_missing_topics_and_directories_are_errors(flights: Cli, partition: Path
     assert "did you mean flights?" in flights.run("doctor", "flighs").err
     assert flights.run("doctor", "flights:x").code == 3
     assert flights.run("doctor", str(partition.parent / "nowhere")).code == 3
+    file = flights.data.parent / "file"
+    file.touch()
+    for words, code in (((str(file),), 3), (("flights", "--data", str(file)), 2)):
+        result = flights.run("doctor", *words)
+        assert result.code == code
+        assert result.err.startswith(f"error: {file} is not a directory")
     empty = flights.data.parent / "empty"
     empty.mkdir()
     assert flights.run("doctor", str(empty)).code == 2

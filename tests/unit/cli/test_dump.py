@@ -263,7 +263,7 @@ def test_a_zone_map(flights: Cli, zoned: Path) -> None:
     assert (row["data_records"], row["transactional"]) == (3, "no")
     assert (row["min_record_ms"], row["max_record_ms"]) == (NOW, NOW + 2)
     assert (row["min_append_ms"], row["max_append_ms"]) == (NOW + 1, NOW + 3)
-    assert "latency of 3 records from 1 to 1 ms" in result.err
+    assert "latency of 3 records from 1ms to 1ms" in result.err
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".appendtime", ".zones"])

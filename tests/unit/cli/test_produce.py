@@ -168,7 +168,11 @@ def test_a_codec_compresses_batches(flights: Cli) -> None:
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
-        (b"{}\n[1]\n", ("-f", "json"), "stdin line 2: list, must be a JSON object"),
+        (b"{}\nnull\n", ("-f", "json"), "stdin line 2: is null, must be a JSON object"),
+        (b"{}\ntrue\n", ("-f", "json"), "stdin line 2: is true, must be a JSON object"),
+        (b"{}\n1.5\n", ("-f", "json"), "stdin line 2: is a number, must be a JSON object"),
+        (b'{}\n"a"\n', ("-f", "json"), "stdin line 2: is text, must be a JSON object"),
+        (b"{}\n[1]\n", ("-f", "json"), "stdin line 2: is a list, must be a JSON object"),
         (b"{}\n{\n", ("-f", "json"), "stdin line 2: not JSON"),
         (
             b'{"a":1}\n{"b":1}\n',

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from tests.worlds.command_line import Cli
 
 from tidelog.cli.app import run
 from tidelog.cli.jobs import mirror as mirror_command
@@ -18,7 +19,7 @@ from tidelog.cli.jobs.mirror import (
 from tidelog.cli.options import Format, SparkAccess
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.config import TopicConfig
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, UnknownTopic
 from tidelog.jobs.mirror import places
 from tidelog.jobs.mirror.job import SummaryRow
 from tidelog.jobs.mirror.options import TOPIC_WORD, BatchDone, MirrorOptions
@@ -100,6 +101,16 @@ class TestPlan:
         request = dataclasses.replace(request, to_command_config=str(file))
         with pytest.raises(InvalidRequest, match="client settings apply only to brokers"):
             read_plan(Surroundings(), request, OPTIONS)
+
+
+def test_a_missing_topic_is_not_one_that_would_be_copied_into_itself(flights: Cli) -> None:
+    data = str(flights.data)
+    request = dataclasses.replace(REQUEST, names=(data, "nope"), renames=(), to=data)
+    with pytest.raises(UnknownTopic, match="nope"):
+        read_plan(Surroundings(), request, OPTIONS)
+    request = dataclasses.replace(request, names=(data, "flights"))
+    with pytest.raises(InvalidRequest, match=r"flights of .* would be copied into itself"):
+        read_plan(Surroundings(), request, OPTIONS)
 
 
 def test_the_line_about_a_batch() -> None:

@@ -437,10 +437,16 @@ def test_values_of_lines_and_columns_are_written_by_name(flights: Cli) -> None:
         (
             ("--format", "csv", "--key", "id", "--key-as", "int32"),
             b"id\nx\n",
-            "'x' is not valid int32",
+            "'x' is not valid int32: must be a whole number",
         ),
         (("--format", "json", "--key", "id", "--key-as", "string"), b'{"id": 4}\n', "string can't"),
-        (("--value-as", "uuid"), b"x\n", "line 1: --value: 'x' is not valid uuid"),
+        (
+            ("--value-as", "uuid"),
+            b"x\n",
+            "line 1: --value: 'x' is not valid uuid: must be a UUID, such as 6ba7b810-",
+        ),
+        (("--value-as", "double"), b"x\n", "'x' is not valid double: must be a number"),
+        (("--value-as", "bytes"), b"x\n", "'x' is not valid bytes: must be base64, such as AAEC"),
         (("--key-as", "int32"), b"x\n", "--key-as int32 needs the column"),
         (("--format", "csv", "--value-as", "int32"), b"id\n1\n", "a row is JSON"),
     ],

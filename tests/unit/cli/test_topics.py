@@ -164,6 +164,12 @@ def test_config_sets_and_unsets(flights: Cli) -> None:
     assert flights.ok("config", "flights", "-o", "json").objects == changed
 
 
+def test_config_unsets_a_repeated_setting_once(flights: Cli) -> None:
+    flights.ok("config", "flights", "--set", "retention.ms=5")
+    flights.ok("config", "flights", "--unset", "retention.ms", "--unset", "retention.ms")
+    assert "retention.ms" not in flights.ok("config", "flights").out
+
+
 def test_config_shows_defaults_that_differ_by_name_of_the_setting(flights: Cli) -> None:
     flights.ok("config", "flights", "--set", "segment.bytes=2MiB", "--set", "cleanup.policy=delete")
     heading, *rows = flights.ok("config", "flights").lines
@@ -183,6 +189,7 @@ def test_config_shows_defaults_that_differ_by_name_of_the_setting(flights: Cli) 
     [
         (("--set", "segment.bytes"), 3, "write KEY=VALUE"),
         (("--set", "retention.ms=5", "--unset", "retention.ms"), 3, "both set and unset"),
+        (("--unset", ""), 3, "error: '': is not a topic setting"),
         (("--set", "retention.mss=5"), 3, "did you mean retention.ms?"),
         (("--set", "segment.bytes=12"), 3, "1048576"),
     ],

@@ -33,6 +33,33 @@ def test_known_bytes_both_ways(name: str, value: object, encoded: str) -> None:
     assert deserializer(name)(data) == value
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("int32", b"12345678", "int32 can't read 8 bytes: must be 4 bytes"),
+        ("int64", b"1", "int64 can't read 1 byte: must be 8 bytes"),
+        ("double", b"1234", "double can't read 4 bytes: must be 8 bytes"),
+    ],
+)
+def test_a_number_of_another_size_is_refused_with_the_right_size(
+    name: str, data: bytes, message: str
+) -> None:
+    with pytest.raises(SerdeError) as caught:
+        deserializer(name)(data)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("name", "bits"), [("int32", 32), ("int64", 64)])
+def test_a_number_out_of_range_is_refused_with_the_range(name: str, bits: int) -> None:
+    limit = 2 ** (bits - 1)
+    for number in (limit, -limit - 1, 10**5_000):
+        with pytest.raises(SerdeError) as caught:
+            serializer(name)(number)
+        assert f"{caught.value}".endswith(
+            f"can't write this int: must be from {-limit} to {limit - 1}"
+        )
+
+
 @pytest.mark.parametrize("name", SERDE_NAMES)
 def test_null_passes_through(name: str) -> None:
     assert serializer(name)(None) is None

@@ -1,5 +1,6 @@
 """Waiting for a broker: one deadline for each response, cancellation, invalid addresses."""
 
+import errno
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -92,3 +93,31 @@ def test_a_stop_ends_the_wait_for_a_connection() -> None:
 def test_an_invalid_address_is_a_failure_of_the_cluster(host: str, port: int) -> None:
     with pytest.raises(ClusterFailure, match="could not connect"):
         BrokerConnection(host, port, connect_socket).request(METADATA, MetadataRequest())
+
+
+def test_a_refused_connection_has_no_error_number() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ClusterFailure) as caught:
+        BrokerConnection("127.0.0.1", port, connect_socket).request(METADATA, MetadataRequest())
+    assert caught.value.reason == "connection refused"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "can't resolve the host name (Name or service not known)",
+        ),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "No route to host"),
+        (OSError("host a has no IP address"), "host a has no IP address"),
+    ],
+)
+def test_a_failed_connection_has_the_reason_without_a_number(error: OSError, reason: str) -> None:
+    def connect(_host: str, _port: int) -> SocketTransport:
+        raise error
+
+    with pytest.raises(ClusterFailure) as caught:
+        BrokerConnection("a", 9092, connect).request(METADATA, MetadataRequest())
+    assert caught.value.reason == reason

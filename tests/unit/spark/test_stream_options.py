@@ -69,14 +69,14 @@ def test_starts() -> None:
         ({"startingOffsets": '{"tides": {"0": -3}}'}, "offset is -3, must be a number >= 0, -2"),
         ({"startingOffsets": '{"tides": {"0": "5"}}'}, 'offset is "5"'),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger=0: give a number of at least 1"),
-        ({"maxTriggerDelay": "15m"}, "give both"),
+        ({"maxTriggerDelay": "15m"}, "give minOffsetsPerTrigger too"),
         (
             {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
             "minOffsetsPerTrigger=9 is more than maxOffsetsPerTrigger=8",
         ),
         ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "not a length of time"),
         ({"maxOffsetPerTrigger": "8"}, "did you mean maxOffsetsPerTrigger"),
-        ({"commitGroup": "watched"}, "commitGroup applies to brokers only"),
+        ({"commitGroup": "watched"}, "reading a directory does not write to it"),
     ],
 )
 def test_refused(given: dict[str, str], said: str) -> None:

@@ -196,6 +196,9 @@ def test_commands(follower: Follower, path: str, threads: ThreadPoolExecutor) ->
     told = tidelog(*arguments)
     assert told.code == 3
     assert "no follower is running for this directory" in told.err
+    assert f"`tidelog follow HOST:PORT --data {path}`" in told.err
+    told = tidelog("standby", "status", "--data", f"{path}.missing")
+    assert (told.code, told.err) == (3, f"error: {path}.missing: no such directory\n")
 
 
 def test_a_writer_that_is_no_follower_is_an_error(

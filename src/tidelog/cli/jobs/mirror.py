@@ -182,7 +182,13 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
 
 
 def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptions) -> MirrorPlan:
-    """Return the plan of the copy; raises UsageProblem, InvalidRequest, InvalidTopic."""
+    """Return the plan of the copy.
+
+    Raises:
+        UsageProblem, InvalidRequest, InvalidTopic: The arguments are invalid.
+        UnknownTopic, ClusterFailure, OSError: The target is also a source; it lacks a topic, or
+            can't be read.
+    """
     pattern, name = read_pattern(request, options), options["name"]
     texts, topics = split_names(surroundings, request.names, needs_topics=pattern is None)
     places = [
@@ -194,12 +200,14 @@ def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptio
         )
         for text in texts
     ]
-    return plan_mirror(
-        read_renames(request.renames, places, topics, pattern=pattern, name=name),
-        (),
-        read_place(surroundings, request.to, command_config=request.to_command_config),
-        **options,
+    sources = read_renames(request.renames, places, topics, pattern=pattern, name=name)
+    target = read_place(surroundings, request.to, command_config=request.to_command_config)
+    # A missing topic is reported as missing, not as copied into itself.
+    check_before(
+        surroundings,
+        [Use(one.place, tuple(one.topics)) for one in sources if str(one.place) == str(target)],
     )
+    return plan_mirror(sources, (), target, **options)
 
 
 def read_pattern(request: Request, options: MirrorOptions) -> str | None:

@@ -214,13 +214,15 @@ class DirectoryCheck:
         """Find the partitions; return findings on `TOPICS_FILE`.
 
         Raises:
-            InvalidRequest: The directory does not exist, is the directory of one partition, or has
-                no partition, no `TOPICS_FILE` and no `METADATA_FILE`.
+            InvalidRequest: The directory does not exist, is a file, is the directory of one
+                partition, or has no partition, no `TOPICS_FILE` and no `METADATA_FILE`.
             UnknownTopic: The selected topic or partition does not exist.
             OSError: The directory can't be read.
         """
-        if not self.fs.exists(self.path) or not self.fs.stat(self.path).is_dir:
+        if not self.fs.exists(self.path):
             raise InvalidRequest(f"{self.path}: there is no such directory")
+        if not self.fs.stat(self.path).is_dir:
+            raise InvalidRequest(f"{self.path} is not a directory")
         findings = self._load_topics()
         names = self._partition_names()
         tops = (f"{self.path}/{name}" for name in (TOPICS_FILE, METADATA_FILE))

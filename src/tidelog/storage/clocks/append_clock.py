@@ -17,6 +17,7 @@ import logging
 import threading
 from typing import Final
 
+from tidelog.amounts import duration_text
 from tidelog.env import Clock
 from tidelog.errors import ClockJump
 from tidelog.types import INT64_MAX
@@ -96,11 +97,14 @@ class ClockWatch:
 
 
 def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
+    from tidelog.timespec import zoned_text  # imported only for errors
+
     return ClockJump(
         expected_ms,
         now_ms,
-        f"the wall clock is at {now_ms} ms: it advanced {now_ms - expected_ms} ms more than the"
-        " monotonic clock since the last check; appends are refused until the clock is accepted. If"
+        f"the wall clock is at {zoned_text(now_ms)}: it advanced"
+        f" {duration_text((now_ms - expected_ms) / 1000)} more than the monotonic clock since the"
+        " last check; appends are refused until the clock is accepted. If"
         f" it is wrong, set it right first, then {_ACCEPT}",
     )
 
@@ -174,12 +178,15 @@ class AppendClock:
         """Raise ClockJump if the last append time is too far ahead and was not accepted."""
         ahead = self._last_ms - now_ms
         if ahead > self._limit_ms and self._last_ms > self._watch.accepted_ms:
+            from tidelog.timespec import zoned_text  # imported only for errors
+
             error = ClockJump(
                 self._last_ms,
                 now_ms,
-                f"the last append time on disk, {self._last_ms} ms, is {ahead} ms ahead of the"
-                f" clock ({now_ms} ms), so every record would get that time until the clock"
-                f" reaches it; appends are refused; set the clock right, or {_ACCEPT}",
+                f"the last append time on disk, {zoned_text(self._last_ms)}, is"
+                f" {duration_text(ahead / 1000)} ahead of the clock ({zoned_text(now_ms)}), so"
+                " every record would get that time until the clock reaches it; appends are refused;"
+                f" set the clock right, or {_ACCEPT}",
             )
             _LOGGER.warning("%s", error)
             raise error
