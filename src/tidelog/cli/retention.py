@@ -339,18 +339,23 @@ def _partition_lines(story: "PartitionStory") -> list[str]:
 # Rules that can have deleted offsets, as text.
 _DELETE_RECORDS: Final = "delete-records"
 _ANY_RULE: Final = "retention or delete-records"
+_FILES_LEFT: Final = "delete-records, or by retention that has not yet removed their files"
 
 
 def _deleted_ranges(story: "PartitionStory") -> dict[str, tuple[int, int]]:
     """Map the rule that deleted offsets to these offsets, [start, end); empty if none are deleted.
 
-    Retention removes the files of the segments that it deletes. So delete-records has deleted the
-    offsets below the log start whose segment still has its files. Of the offsets before the first
-    segment, either of the two may have deleted some.
+    Retention deletes whole segments and removes their files. So if the log starts within a segment,
+    delete-records has moved its start, and has deleted the offsets whose files still exist. If the
+    log starts where a segment begins, and earlier files still exist, retention was possibly
+    interrupted, or the retention of the leader whose copy this is moved the start. Of the offsets
+    before the first segment, either of the two may have deleted some.
     """
     start = story.start_offset
-    first = min([segment.base_offset for segment in story.segments] + [start])
-    ranges = {_ANY_RULE: (0, first), _DELETE_RECORDS: (first, start)}
+    bases = {segment.base_offset for segment in story.segments}
+    first = min(bases | {start})
+    rule = _FILES_LEFT if start in bases else _DELETE_RECORDS
+    ranges = {_ANY_RULE: (0, first), rule: (first, start)}
     return {rule: (begin, end) for rule, (begin, end) in ranges.items() if begin < end}
 
 
@@ -363,7 +368,7 @@ def _unrecorded(rule: str) -> str:
 
 def _topic_lines(stories: "Sequence[tuple[TopicPartition, PartitionStory]]") -> "Iterator[str]":
     """Yield a line for each rule that deleted offsets, with the offsets of each partition."""
-    by_rule: dict[str, list[str]] = {_ANY_RULE: [], _DELETE_RECORDS: []}
+    by_rule: dict[str, list[str]] = {_ANY_RULE: [], _DELETE_RECORDS: [], _FILES_LEFT: []}
     for name, story in stories:
         for rule, (start, end) in _deleted_ranges(story).items():
             by_rule[rule].append(f"{name.topic}:{name.partition} {start}..{end - 1}")
