@@ -47,14 +47,17 @@ class TestConnectToOurs(Suite):
     """See `Suite`."""
 
 
-def test_a_row_larger_than_the_clients_limit_is_named(
+def test_a_row_larger_than_the_topics_limit_is_named(
     log: RemoteDirectory, shell: Shell, tmp_path: Path
 ) -> None:
     name, rows = fresh(log), tmp_path / "rows.txt"
     rows.write_bytes(b"1\n2\n" + b"3" * 1_020_000 + b"\n4\n")
+    assert shell.run("produce", name, "--from", str(rows))[0] == 0
+    rows.write_bytes(b"1\n2\n" + b"3" * 1_060_000 + b"\n4\n")
     code, _, err = shell.run("produce", name, "--from", str(rows))
     assert code == 1
-    assert f"error: {rows} line 3: MSG_SIZE_TOO_LARGE" in err
+    assert f"error: {rows} line 3: a batch of 1,060,0" in err
+    assert "but max.message.bytes is 1,048,588" in err
 
 
 @pytest.mark.parametrize("count", [1, 2])
