@@ -160,7 +160,7 @@ def test_row_1_the_proposals_own_case() -> None:
             (ClockName.APPEND, events[m2].append_ms),
         )
     }
-    rows = [(f"{clock} time of m2", clock, count) for clock, count in again.items()]
+    rows = [(f"{ClockName(clock).time_name} of m2", clock, count) for clock, count in again.items()]
     show("1. m1 and m2", ("time to search for", "clock", "records read again"), rows)
     assert again == {"record": m2, "append": 0}
 
