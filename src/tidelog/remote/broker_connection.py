@@ -227,7 +227,7 @@ _RECEIVE_BYTES: Final = 1 << 20
 def _reason(error: OSError) -> str:
     """Return the text of a failed connection, without the number of the error."""
     if isinstance(error, socket.gaierror):
-        return f"can't resolve the host name ({error.strerror})"
+        return client.unresolved_text(error)
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     return error.strerror or f"{error}"

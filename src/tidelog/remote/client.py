@@ -125,6 +125,11 @@ _REFUSED_CONNECTION: Final = re.compile(
 )
 
 
+def unresolved_text(error: OSError, of: str = "") -> str:
+    """Return the reason of a failed name lookup; `of` follows the words "host name"."""
+    return f"can't resolve the host name{of} ({error.strerror})"
+
+
 def refused_text(address: str, bootstrap: str) -> str:
     """Return the text for a server that refuses connections.
 
@@ -324,7 +329,7 @@ class Client:
                 reasons.append(refused_text(address, self.bootstrap))
             except gaierror as error:
                 of = "" if address == self.bootstrap else f" of {address}"
-                reasons.append(f"can't resolve the host name{of} ({error.strerror})")
+                reasons.append(unresolved_text(error, of))
             except ValueError:  # librdkafka accepts host names that Python does not encode
                 return None
             else:
