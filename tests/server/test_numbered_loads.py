@@ -111,6 +111,22 @@ def test_large_records_are_appended_up_to_the_limit_of_the_topic(
     assert values(log)[large] == 4
 
 
+def test_after_a_limit_is_lowered_a_larger_record_is_refused_and_later_ones_are_not(
+    log: tidelog.RemoteDirectory,
+) -> None:
+    large = [NewRecord(value=b"v" * 2_000_000)]
+    log.alter_config("flights", {"max.message.bytes": "3000000"})
+    log.append("flights", large, partition=0)
+    log.alter_config("flights", {"max.message.bytes": "1048588"})
+    for send in (partial(log.append, partition=0), partial(log.load_once, source="mine")):
+        for _ in range(2):
+            with pytest.raises(MessageTooLarge, match=r"^flights-\d: .*MSG_SIZE_TOO_LARGE"):
+                send("flights", large)
+    assert log.append("flights", rows(3), partition=0)[0].record_count == 3
+    assert log.load_once("flights", rows(3), source="mine").rows == 3
+    assert sum(values(log).values()) == 7
+
+
 def test_a_large_record_makes_no_batch_too_large_for_another_topic(
     log: tidelog.RemoteDirectory,
 ) -> None:

@@ -223,6 +223,10 @@ _GRACE_S: Final = 2.0
 # librdkafka's maximum of `socket.timeout.ms`. Requests that may take longer have their own timeout.
 _SOCKET_TIMEOUT_MAX_MS: Final = 300_000
 
+# Maximum size of a response in bytes; librdkafka's default is 100,000,000. Because a response is
+# larger than its batches, a record of almost 100,000,000 bytes could be written, but never read.
+_RESPONSE_BYTES_MAX: Final = 1 << 27
+
 # Pause in seconds between two requests to a cluster that is not ready.
 _PAUSE_S: Final = 0.1
 
@@ -417,6 +421,7 @@ class Client:
         quiet: dict[str, Setting] = {
             "log_level": 0,
             "socket.timeout.ms": self.request_timeout_ms,
+            "receive.message.max.bytes": _RESPONSE_BYTES_MAX,
             "client.id": "tidelog",
         }
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}

@@ -190,6 +190,8 @@ class _Load:
             else:
                 self._errors.append(typed_error(self._client, "append", error, where=where))
 
+        from confluent_kafka import KafkaException
+
         refuse_time(where, time_ms)
         while True:
             try:
@@ -201,6 +203,13 @@ class _Load:
                 if not len(self._producer):
                     raise too_large_for_queue(where) from None
                 self._producer.poll(0.1)
+            except KafkaException as error:
+                # An earlier record's error may have ended the transaction; then it is the cause.
+                failures = [
+                    *self._errors,
+                    typed_error(self._client, "append", error.args[0], where=where),
+                ]
+                raise failures[0] from error
 
     def _count(self, message: "ck.Message") -> None:
         partition, offset = message.partition(), message.offset()
