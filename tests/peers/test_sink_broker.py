@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -296,6 +297,29 @@ def test_a_marker_topic_that_would_lose_markers(
         said = "1 partition," if few else "cleanup.policy=delete"
         with pytest.raises(InvalidRequest, match=said):
             Markers(cluster, name).ensure()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_record_may_be_as_large_as_the_topic_allows(
+    either_broker: AnyBroker, exactly_once: bool
+) -> None:
+    topic = f"sink-follows-{exactly_once}"
+    either_broker.create_topic(topic, 1, max_message_bytes="3000000")
+    claim = Claim(f"test/{topic}/0", 0) if exactly_once else None
+    wanted = options(either_broker, topic, exactly_once=exactly_once)
+    with pytest.raises(MessageTooLarge, match=f"{topic}-0: "):
+        send(wanted, iter([rows(1, "x" * 3_500_000)]), task=0, claim=claim)
+    large = rows(1, "x" * 2_000_000)
+    assert send(wanted, iter([rows(5), large, rows(5)]), task=0, claim=claim).records == 11
+    assert values(either_broker, topic) == [
+        value for batch in (rows(5), large, rows(5)) for value in batch["value"].to_pylist()
+    ]
+
+
+def test_large_batches_stay_below_the_default_limit_of_topics(either_broker: AnyBroker) -> None:
+    either_broker.create_topic("sink-batches")
+    wanted = replace(options(either_broker, "sink-batches"), batch_bytes=8_000_000)
+    assert send(wanted, iter([rows(40, "y" * 100_000)]), task=0, claim=None).records == 40
 
 
 def test_settings_of_javas_producer(kafka_broker: Broker) -> None:

@@ -39,6 +39,7 @@ from tidelog.remote import rows as broker_rows
 from tidelog.remote.client import PURGED, typed_error
 from tidelog.remote.client_settings import QUEUE_KBYTES, translate_settings
 from tidelog.remote.cluster import connect
+from tidelog.remote.producer import RECORD_BYTES, RECORD_BYTES_MAX
 from tidelog.remote.topics import await_leaders
 from tidelog.spark.rows import Router
 from tidelog.spark.sink_options import (
@@ -303,7 +304,12 @@ class _Task:
             )
 
     def _settings(self) -> dict[str, object]:
+        batch_bytes = max(self._options.batch_bytes, 1)
         settings: dict[str, object] = {
+            # The topic's max.message.bytes limits records, and brokers refuse larger ones. So this
+            # setting is higher than librdkafka's default. Because it limits batches, too, batches
+            # of several records get the default as their limit, which most topics accept.
+            "message.max.bytes": RECORD_BYTES_MAX,
             "enable.idempotence": True,
             # Each delivery report is checked, because a report without an offset proves no
             # delivery.
@@ -312,13 +318,17 @@ class _Task:
             "queue.buffering.max.kbytes": QUEUE_KBYTES,
             "queue.buffering.max.messages": QUEUE_MESSAGES,
             "linger.ms": LINGER_MS,
-            "batch.size": max(self._options.batch_bytes, 1),
+            "batch.size": batch_bytes if self._has_own_limit() else min(batch_bytes, RECORD_BYTES),
             "compression.type": self._options.codec.config_name,
         }
         if self._claim is not None:
             settings["transactional.id"] = self._claim.transactional_id
             settings["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
         return settings
+
+    def _has_own_limit(self) -> bool:
+        """Whether the user has limited the size of records and batches."""
+        return "message.max.bytes" in client_settings(self._options.client)
 
     def _on_delivery(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
         """Call `on_sent` for a delivered record, or store the first failure.
