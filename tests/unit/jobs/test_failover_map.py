@@ -129,6 +129,41 @@ class TestTighter:
         plan = planned(back, latency_ms=None)
         assert (only(plan).offset, only(plan).kind) == (107, StartKind.MAP)
 
+    @pytest.mark.parametrize("has_new_records", [False, True])
+    def test_a_transaction_marker_before_the_mirrors_begin_is_no_record(
+        self, has_new_records: bool
+    ) -> None:
+        """After a transaction, the group's position is at the marker, and the mirror's after it."""
+        mirror = self.after_a_gap(has_new_records=has_new_records)
+        plan = planned(mirror, latency_ms=None)
+        assert (only(plan).offset, only(plan).kind) == (5, StartKind.MAP)
+
+    def test_a_record_before_the_mirrors_begin_is_searched_by_time(self) -> None:
+        mirror = self.after_a_gap(unread=1)
+        start = only(planned(mirror))
+        assert start.kind is not StartKind.MAP
+        assert "began at offset 101 of orders-0, which is after offset 99" in start.reason
+
+    def test_deleted_offsets_before_the_mirrors_begin_may_have_been_records(self) -> None:
+        mirror = self.after_a_gap()
+        mirror.a.delete_before(A0, 101)
+        start = only(planned(mirror))
+        assert start.kind is not StartKind.MAP
+        assert "began at offset 101 of orders-0, which is after offset 100" in start.reason
+
+    def after_a_gap(self, *, unread: int = 0, has_new_records: bool = True) -> MemoryMirror:
+        """Return a mirror that began at the log end, after the marker at offset 100 of A."""
+        a = cluster_with_records()
+        a.skip(A0)
+        mirror = mirrored(a)
+        end = CopiedRange(a.ends[A0], a.ends[A0])
+        mirror.map = replace(mirror.map, copied={SourcePartition(0, 0): end})
+        if has_new_records:
+            a.append(A0, 6_000, value=b"new")
+            mirror.run(7_000)
+        a.commit_at(GROUP, A0, 100 - unread)
+        return mirror
+
     def test_records_not_copied_yet_are_read_from_the_end_on(self) -> None:
         mirror = mirrored(cluster_with_records())
         mirror.run(5_000, records_max=30)

@@ -190,6 +190,7 @@ def _by_positions(
     """Return the starts on B for the unconsumed records of each partition on A."""
     sources = [p for p in positions if p.topic in numbers]
     marks = {} if a is None else a.watermarks(sources)
+    begins = {} if a is None else _begins_without_gap(offset_map, a, numbers, positions, marks)
     source_starts = []
     for source in sources:
         position, mark = positions[source], marks.get(source)
@@ -199,12 +200,44 @@ def _by_positions(
         try:
             _check_source(offset_map, number, source, position, mark)
             assert position is not None
-            at = f"offset {position.offset} of {source}"
-            starts = offset_map.starts(number, position.offset)
+            offset = begins.get(source, position.offset)
+            at = f"offset {offset} of {source}"
+            starts = offset_map.starts(number, offset)
             source_starts.append(_SourceStarts(source, starts, at))
         except OutsideMap as reason:
             source_starts.append(_SourceStarts(source, None, str(reason)))
     return source_starts
+
+
+def _begins_without_gap(
+    offset_map: OffsetMap,
+    a: ClusterView,
+    numbers: Mapping[str, int],
+    positions: Mapping[TopicPartition, Committed | None],
+    marks: Mapping[TopicPartition, Watermarks],
+) -> dict[TopicPartition, int]:
+    """Return the offset at which the mirror began, where only offsets without a record precede it.
+
+    After it has read a transaction, a group's position can be the offset of the transaction's
+    marker, while a mirror that starts at the log end begins after the marker. The result has the
+    partitions whose position is before the mirror's first offset, if no record is between the two.
+    """
+    begins: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
+    for source, position in positions.items():
+        if source.topic not in numbers or position is None:
+            continue
+        copied = offset_map.copied.get(SourcePartition(numbers[source.topic], source.partition))
+        mark = marks[source]
+        # Offsets below the log start may have had records.
+        if copied is not None and mark.start <= position.offset < copied.start <= mark.end:
+            begins[source], offsets[source] = copied.start, position.offset
+    records = a.first_records(offsets) if offsets else {}
+    return {
+        source: begin
+        for source, begin in begins.items()
+        if (record := records[source]) is None or record.offset >= begin
+    }
 
 
 def _check_source(
