@@ -104,7 +104,15 @@ if __name__ == "__main__":
     raise SystemExit(pytest.main([__file__, "-q"]))
 """
 
+# Log files of another program: a topic's segments, without indexes and without tidelog's files.
+_FOREIGN: Final = (
+    _FLIGHTS
+    + "cp -r data foreign; rm foreign/*.* foreign/*checkpoint\n"
+    + "find foreign/flights-? -type f ! -name '*.log' -delete; ls foreign foreign/*\n"
+)
+
 RUN: Final[Mapping[tuple[str, int], Setting]] = {
+    ("README.md", 1): Setting(_FOREIGN, {"/var/lib/kafka/data": "foreign"}),
     ("cli.md", 1): Setting(),
     ("cli.md", 2): Setting(),
     ("cli.md", 3): Setting(_FLIGHTS),
