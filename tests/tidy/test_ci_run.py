@@ -72,6 +72,9 @@ class Ci:
         self._script(root / "run", STAND_IN)
         for tool in ("mvn", "javac", "kcat"):
             self._script(root / "bin" / tool, "#!/bin/sh\n")
+        dirname = shutil.which("dirname")
+        assert dirname is not None
+        (root / "bin" / "dirname").symlink_to(dirname)
 
     @staticmethod
     def _script(path: Path, text: str) -> None:
@@ -79,13 +82,19 @@ class Ci:
         path.write_text(text)
         path.chmod(0o755)
 
+    def lacks(self, tool: str, *, user_id: int, apt_code: int) -> None:
+        """Remove a tool; the user has this id, and each call of apt-get has this exit code."""
+        (self.root / "bin" / tool).unlink()
+        self._script(self.root / "bin" / "id", f"#!/bin/sh\necho {user_id}\n")
+        apt = f'#!/bin/sh\necho "$*" >>installs\nexit {apt_code}\n'
+        self._script(self.root / "bin" / "apt-get", apt)
+
     def run(self, *codes: int) -> "subprocess.CompletedProcess[str]":
         """Run `.ci/run`; the calls of `./run` exit with `codes`."""
         (self.root / "codes").write_text(" ".join(map(str, codes)) + "\n")
-        path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             [self.root / ".ci" / "run"],
-            env={"PATH": path},
+            env={"PATH": str(self.root / "bin")},
             capture_output=True,
             text=True,
             check=False,
@@ -93,7 +102,16 @@ class Ci:
 
     @property
     def calls(self) -> list[str]:
-        return (self.root / "calls").read_text().splitlines()
+        return self._lines("calls")
+
+    @property
+    def installs(self) -> list[str]:
+        """Arguments of the calls of apt-get."""
+        return self._lines("installs")
+
+    def _lines(self, name: str) -> list[str]:
+        path = self.root / name
+        return path.read_text().splitlines() if path.exists() else []
 
 
 @pytest.fixture
@@ -123,6 +141,31 @@ def test_failed_tests_are_red_and_not_repeated(ci: Ci) -> None:
 def test_failed_tests_after_a_red_check_are_red(ci: Ci) -> None:
     assert ci.run(2, 1).returncode == 1
     assert ci.calls == [CHECK, ALL]
+
+
+@pytest.mark.parametrize("tool", ["mvn", "javac", "kcat"])
+@pytest.mark.parametrize(("user_id", "apt_code"), [(1000, 0), (0, 100)], ids=["user", "no package"])
+def test_a_missing_program_that_cannot_be_installed_is_red(
+    ci: Ci, tool: str, user_id: int, apt_code: int
+) -> None:
+    """No test runs: the tests with the program would fail one by one, or be skipped."""
+    ci.lacks(tool, user_id=user_id, apt_code=apt_code)
+    done = ci.run(0, 0)
+    assert (done.returncode, ci.calls) == (1, [])
+    [line] = done.stderr.splitlines()
+    assert line.startswith(".ci/run: please install ")
+    assert tool in line
+    assert bool(ci.installs) == (user_id == 0)
+
+
+@pytest.mark.parametrize(
+    ("tool", "package"), [("mvn", "maven"), ("javac", "jdk-headless"), ("kcat", "kcat")]
+)
+def test_a_missing_program_is_installed_by_root(ci: Ci, tool: str, package: str) -> None:
+    ci.lacks(tool, user_id=0, apt_code=0)
+    assert ci.run(0, 0).returncode == 0
+    assert ci.calls == [CHECK, ALL]
+    assert package in ci.installs[-1]
 
 
 def test_a_test_whose_need_is_missing_is_skipped_but_fails_in_ci(
