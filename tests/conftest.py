@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests import core
 from tests.worlds import class_archives
+from tests.worlds.differences import pytest_assertrepr_compare
 from tests.worlds.kafka.home import Unavailable, kafka_home
 from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 from tests.worlds.memory_folder import quick_path
@@ -28,8 +29,9 @@ from tests.worlds.waiting import until_kernels_loaded
 
 from tidelog.gc_pauses import collection_paused, take_as_old
 
-# Fixtures for the tests of all folders. Each test process starts one JVM with Kafka's classes.
-__all__ = ["kafka_jars", "kafka_oracle", "quick_path"]
+# Fixtures and a hook for the tests of all folders. Each test process starts one JVM with Kafka's
+# classes.
+__all__ = ["kafka_jars", "kafka_oracle", "pytest_assertrepr_compare", "quick_path"]
 
 # Examples have no deadline, because on two shared cores slow examples would exceed any deadline by
 # chance. pytest-timeout ends tests that hang.
