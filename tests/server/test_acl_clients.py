@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pytest
 from aiokafka import (
     AIOKafkaConsumer,
@@ -26,12 +27,14 @@ from tests.worlds.clients.rights_talk import AclFields, allow, creation, deny
 from tests.worlds.clients.secured import TIMEOUT_S, Key
 
 from tidelog.config.broker import STANDARD_AUTHORIZER
-from tidelog.errors import ClusterFailure
+from tidelog.errors import ClusterFailure, NotAuthorized
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.security import CreateAclsRequest
 from tidelog.remote.cluster import Cluster, connect
 from tidelog.server.embedded import Broker
 from tidelog.server.security.operations import ResourceType
+from tidelog.spark.broker_sink import Claim, WriteOutcome, send
+from tidelog.spark.sink_options import SinkOptions
 from tidelog.types import TopicPartition as Place
 
 # For each user: its ACLs, the topics that it may write, and the topics that it may read.
@@ -234,6 +237,26 @@ def test_a_denied_group_is_an_error_of_the_cluster(broker: Broker) -> None:
         with pytest.raises(ClusterFailure) as refused:
             read()
     assert refused.value.error_code == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def test_a_sink_without_rights_reports_the_missing_right(broker: Broker) -> None:
+    def write(user: str, topic: str, claim: Claim | None) -> WriteOutcome:
+        key = Key(protocol=SASL, mechanism="PLAIN", user=user, password=PASSWORD)
+        client = {name: str(text) for name, text in key.librdkafka(place(broker)).items()}
+        options = SinkOptions(
+            bootstrap=client.pop("bootstrap.servers"),
+            topic=topic,
+            exactly_once=claim is not None,
+            client=client,
+        )
+        rows = pa.record_batch({"value": [b"row"]})
+        return send(options, iter([rows]), task=0, claim=claim)
+
+    assert write("writer", "flights", None).records == 1
+    with pytest.raises(NotAuthorized, match="flights"):
+        write("prefixed", "flights", None)
+    with pytest.raises(NotAuthorized, match="begin a transaction"):
+        write("all", "flights", Claim("test/flights/0", 0))
 
 
 def settings_of(user: str, folder: Path) -> tuple[str, str]:

@@ -122,6 +122,21 @@ def test_a_session_of_bare_tokens_ends(tmp_path: Path) -> None:
         assert not is_served(client)
 
 
+@pytest.mark.parametrize("users", ["", f"PLAIN-user={PASSWORD}-2\n"], ids=["deleted", "changed"])
+def test_the_connection_of_a_removed_user_stays_until_its_reauthentication(
+    tmp_path: Path, users: str
+) -> None:
+    with tidelog.broker(settings=settings_in(tmp_path)) as running, logged_in(running) as client:
+        (tmp_path / "users").write_text(f"somebody=else\n{users}")
+        with RawClient(place(running)) as other:
+            shake(other, "PLAIN")
+            assert say(other, plain()).error_code == 58
+        assert is_served(client)
+        assert shake(client, "PLAIN").error_code == 0
+        assert say(client, plain()).error_code == 58
+        assert is_closed(client)
+
+
 def test_a_connection_cannot_change_its_principal(tmp_path: Path) -> None:
     given = settings_in(tmp_path)
     (tmp_path / "users").write_text(f"PLAIN-user={PASSWORD}\nother={PASSWORD}\n")

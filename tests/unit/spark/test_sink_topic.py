@@ -11,6 +11,7 @@ from tidelog.errors import ConfigError, DirectoryLocked, InvalidRequest, Invalid
 from tidelog.jobs.place_topics import NewTarget, drop_empty_topic, find_or_plan, new_target
 from tidelog.spark.places import Place
 from tidelog.spark.sink import make_stream_writer, make_writer
+from tidelog.spark.source import TidelogSource
 
 ROWS = StructType([StructField("value", BinaryType())])
 
@@ -35,6 +36,14 @@ def test_a_missing_topic_is_made_with_its_settings(root: str) -> None:
         info = directory.topic("new")
         assert (info.partitions, info.given) == (3, {"retention.ms": "7"})
         assert directory.topic("more").partitions == 1
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_stream_appends_in_every_output_mode(root: str, *, is_complete: bool) -> None:
+    """Spark requests a writer that overwrites if the output mode is `complete`."""
+    given = {"path": root, "topic": "there"}
+    writer = TidelogSource(given).streamWriter(ROWS, overwrite=is_complete)
+    assert type(writer) is type(make_stream_writer(given, ROWS))
 
 
 def test_settings_of_a_new_topic_may_have_units(root: str) -> None:
