@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import ClassVar, Final, TypeVar
 
+from hypothesis import settings
+
 T = TypeVar("T")
 
 # Maximum number of cases of a test function that the core runs, by the name of a folder, file or
@@ -270,6 +272,8 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
 
 # The core tries the first failing call or crash, and then only every n-th one. This number is n.
 MOMENTS: Final = 5
+# The core tries the number of examples that a property requests, divided by this number.
+EXAMPLES_DIVISOR: Final = 3
 
 
 class _Run:
@@ -289,6 +293,14 @@ def one_in() -> int:
 def thinned(moments: Iterable[T]) -> Iterator[T]:
     """Yield the moments to try: all, or in the core the first and every n-th one after it."""
     return islice(moments, 0, None, _Run.one_in)
+
+
+def examples(count: int) -> settings:
+    """Return hypothesis's settings with `count` examples, in the core with a third of them.
+
+    For properties whose number of examples is not that of the profile.
+    """
+    return settings(max_examples=count if _Run.one_in == 1 else -(-count // EXAMPLES_DIVISOR))
 
 
 def chosen(names: Sequence[str]) -> set[str]:

@@ -5,9 +5,10 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.kernel_runs import Guarded, Number, frozen, run_guarded
+from tests.core import examples
 from tests.worlds.records.kernel_logs import batches
 
 from tidelog.record.kernels import key_map, layout, rewrite
@@ -44,7 +45,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     data=damaged(),
     strategy=st.sampled_from((0, 1, 2)),
@@ -98,7 +99,7 @@ def test_mapping(
     both(key_map.map_batches, work)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(data=damaged(), bits=st.integers(0, 2**30 - 1), plan=st.data())
 def test_writing(data: bytes, bits: int, plan: st.DataObject) -> None:
     table = table_of(data)

@@ -8,9 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.kernel_runs import Guarded, run_guarded
+from tests.core import examples
 from tests.worlds.needs import need
 from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import KeySummary, PlainRecord
@@ -66,7 +67,7 @@ contents = st.binary(max_size=70) | sizes.map(lambda size: (bytes(range(256)) * 
 
 @pytest.mark.parametrize("run", [lambda kernel: kernel, plain], ids=["compiled", "plain"])
 @given(data=contents, seeds=st.tuples(*[words] * 5))
-@settings(max_examples=60)
+@examples(60)
 def test_hashes(run: Run, data: bytes, seeds: tuple[int, ...]) -> None:
     rows, _, _ = folded([(data, data, 7)], seeds, run)
     (row,) = rows.tolist()
@@ -189,7 +190,7 @@ def test_digests_in_place_equal_digests_of_columns(
 
 
 @given(records=small)
-@settings(max_examples=20)
+@examples(20)
 def test_the_fold_of_batches_is_that_of_the_interpreter(records: list[Entry]) -> None:
     data = np.frombuffer(log_of(records, [0, len(records) // 2, len(records)]), np.uint8)
     table = np.empty((4, layout.BATCH_FIELDS), np.int64)

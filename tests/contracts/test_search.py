@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.faults import seeded_env
 from tests.worlds.directories.logs import new_dir, new_records, path_of, read, reader_of, write
 from tests.worlds.records.legacy_sets import build_legacy_set
@@ -117,7 +118,7 @@ def test_the_largest_time_is_that_of_reading(search: Search, env: Env) -> None:
 
 
 @SEARCHES
-@settings(max_examples=60)
+@examples(60)
 @given(env=logs(), data=st.data())
 def test_damage_is_named_or_does_not_matter(search: Search, env: Env, data: st.DataObject) -> None:
     """A changed byte of a batch's body is reported, or doesn't change the result of the search."""

@@ -171,7 +171,7 @@ def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_star
     while not log.guard.is_settled:
         directory.checkpoint()
         seen.add(left_by_a_kill(workload).log_start_offset)
-        workload.laters[0].work()
+        assert workload.laters[0].work(), "nothing is left to do, and the log is not settled"
     directory.checkpoint()
     assert seen == {3, log.log_start_offset}
     assert left_by_a_kill(workload).log_start_offset == log.log_start_offset

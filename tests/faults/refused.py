@@ -7,6 +7,8 @@ guaranteed to survive.
 
 from collections.abc import Callable
 
+from tests.worlds.waiting import Patience
+
 from tidelog.errors import DamagedLog
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
@@ -19,7 +21,9 @@ def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> Lo
     With `if_hard`, do this only after a hard stop: then opening the directory opens all partitions
     anyway. After a clean stop, return the directory at once.
     """
+    patience = Patience()
     while True:
+        patience.check("every partition is cut to its valid prefix")
         directory = open_directory()
         if if_hard and directory.was_stopped_cleanly:
             return directory

@@ -20,6 +20,7 @@ from tests.histories.processes import Names
 from tests.histories.simulation import finish
 from tests.histories.writers import Copier, Writer
 from tests.worlds.memory_folder import memory_folder
+from tests.worlds.waiting import Patience
 
 CALLS_MAX = 200
 
@@ -72,9 +73,11 @@ async def _story(lives: Lives, calls: int, *, newer: bool, commit: bool, stubbor
 
 async def _lives(folder: Path, calls: int, **story: bool) -> tuple[History, Lives]:
     lives = Lives(folder, calls)
+    patience = Patience()
     work = asyncio.ensure_future(_story(lives, calls, **story))
     try:
         while not work.done():
+            patience.check("all clients are done")
             await lives.turn()
             if lives.is_dead:
                 lives.kill()

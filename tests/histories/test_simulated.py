@@ -11,6 +11,7 @@ from tests.histories.checker import Fault, check
 from tests.histories.history import History, Outcome
 from tests.histories.simulation import simulate
 from tests.worlds.memory_folder import memory_folder
+from tests.worlds.waiting import Patience
 
 # Number of histories that share a broker and its kills. More histories send more requests (800 per
 # history), which allows more kills, but they also have more topics, which slow down each start.
@@ -22,11 +23,12 @@ ASKED_BEFORE_A_KILL = range(100, 1000)
 
 
 async def _together(folder: Path, first: int, count: int) -> tuple[list[History], Lives]:
-    lives = Lives(folder, first)
+    lives, patience = Lives(folder, first), Patience()
     work = asyncio.gather(*(simulate(lives, first + number) for number in range(count)))
     try:
         next_kill = lives.random.choice(ASKED_BEFORE_A_KILL)
         while not work.done():
+            patience.check("all clients are done")
             await lives.turn()
             if lives.asked > next_kill:
                 lives.doom()

@@ -9,6 +9,7 @@ from typing import cast
 from tests.faults.refused import cut_to_sound_prefix
 from tests.worlds.directories.logs import use_leader_epoch
 from tests.worlds.kafka.oracle import Script
+from tests.worlds.waiting import Patience
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env, ManualClock
@@ -63,7 +64,9 @@ class OurLog:
             save_log_start=self._save_log_start,
         )
         self.log = Log.open_writable(self.context, options)
+        patience = Patience()
         while isinstance(self.log.failure, DamagedLog):
+            patience.check(self.log.failure)
             # Kafka truncates the log where the damage begins, and so removes the valid batches that
             # follow. tidelog leaves this decision to the log's owner.
             cut_to_sound_prefix(self.log)

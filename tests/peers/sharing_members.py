@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from tests.worlds.clients.raw import RawClient
-from tests.worlds.waiting import until
+from tests.worlds.waiting import Patience, until
 
 from tidelog.protocol.messages import (
     CREATE_TOPICS,
@@ -77,7 +77,9 @@ class Member:
             lambda code: code == 0,
         )
         told = until(lambda: self._beat(0), lambda told: told.error_code == 0)
+        patience = Patience()
         while told.assignment is None or not told.assignment.topic_partitions:
+            patience.check(told)
             told = self._beat(told.member_epoch)
             assert told.error_code == 0, told
 

@@ -19,6 +19,7 @@ from tests.peers.test_admin_answers import (
     topic,
 )
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import until_so
 
 from tidelog.protocol.messages import DESCRIBE_CONFIGS, FIND_COORDINATOR, METADATA
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
@@ -87,8 +88,8 @@ def test_a_topic_to_delete_by_name_and_id_is_refused_in_one_row_by_kafka(pair: P
 
     def told(client: RawClient, *names: str) -> list[object]:
         row = metadata(12, MetadataRequestTopic(name=name))
-        while row(client)[1][1]:
-            pass  # Kafka's broker gets the topic after its controller has created it
+        # Kafka's broker gets the topic after its controller has created it.
+        until_so(lambda: not row(client)[1][1], f"{name} is known")
         rows = deleting(*names, ids=(id_of(client, name),))(client)
         return [row[1] for row in sorted(rows, key=lambda row: str(row[1]))]
 
@@ -144,6 +145,5 @@ def clients_of(pair: Pair) -> tuple[RawClient, RawClient]:
     """Return both connections, once Kafka's broker has applied all earlier changes."""
     barrier = fresh(pair)
     row = metadata(12, MetadataRequestTopic(name=barrier))
-    while row(pair.kafka)[1][1]:
-        pass
+    until_so(lambda: not row(pair.kafka)[1][1], f"{barrier} is known")
     return pair.kafka, pair.ours

@@ -12,6 +12,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker as KafkaBroker
 from tests.worlds.records.batches import BatchFields, batch
 from tests.worlds.records.legacy_sets import build_legacy_set
+from tests.worlds.waiting import Patience, until_equal
 
 import tidelog
 from tidelog.protocol.messages import (
@@ -184,7 +185,9 @@ def responses_of(case: Case, bootstrap: str) -> list[Answer]:
 
 def _ask(client: RawClient, case: Case, request: ProduceRequest) -> PartitionProduceResponse:
     """Return the response, once Kafka's partition has a leader."""
+    patience = Patience()
     while True:
+        patience.check("a leader")
         topics = client.ask(PRODUCE, case.version, request).responses
         one = topics[0].partition_responses[0]
         if one.error_code != NOT_LEADER:
@@ -214,8 +217,7 @@ def create(client: RawClient, topic: str, config: Mapping[str, str], count: int 
     answer = client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[wanted], timeout_ms=90_000))
     assert not answer.topics[0].error_code, answer
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
-    while client.ask(METADATA, 9, asked).topics[0].error_code:
-        pass
+    until_equal(0, lambda: client.ask(METADATA, 9, asked).topics[0].error_code)
 
 
 def wake_transactions(bootstrap: str) -> None:
@@ -223,10 +225,8 @@ def wake_transactions(bootstrap: str) -> None:
     asked = InitProducerIdRequest(transactional_id="other", transaction_timeout_ms=60_000)
     wanted = FindCoordinatorRequest(key_type=1, coordinator_keys=["other"])
     with RawClient(bootstrap) as client:
-        while client.ask(FIND_COORDINATOR, 4, wanted).coordinators[0].error_code:
-            pass
-        while client.ask(INIT_PRODUCER_ID, 4, asked).error_code:
-            pass
+        until_equal(0, lambda: client.ask(FIND_COORDINATOR, 4, wanted).coordinators[0].error_code)
+        until_equal(0, lambda: client.ask(INIT_PRODUCER_ID, 4, asked).error_code)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -319,8 +319,9 @@ def test_producer_ids(kafka_broker: KafkaBroker, ours: Broker) -> None:
                     producer_id=producer_id,
                     producer_epoch=epoch,
                 )
+                patience = Patience()
                 while (answer := client.ask(INIT_PRODUCER_ID, 4, request)).error_code == LOADING:
-                    pass  # Kafka's broker has no block of producer ids yet
+                    patience.check("Kafka's broker has a block of producer ids")
                 found.append((answer.error_code, answer.producer_id >= 0, answer.producer_epoch))
             empty = InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1)
             found.append((client.ask(INIT_PRODUCER_ID, 4, empty).error_code,))

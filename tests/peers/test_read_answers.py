@@ -16,6 +16,7 @@ from tests.peers.test_produce_answers import create
 from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker as KafkaBroker
+from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import (
     DELETE_RECORDS,
@@ -179,8 +180,9 @@ def topic_with_records(client: RawClient, name: str, policy: str = "delete") -> 
     create(client, name, {"cleanup.policy": policy}, PARTITIONS)
     records = [NewRecord(key=b"k", value=b"v", timestamp=NOW_MS) for _ in range(RECORDS)]
     for number in range(PARTITIONS):
+        patience = Patience()
         while client.produce(name, bytes(build_batch(records)), number).error_code in NOT_THERE:
-            pass  # wait until Kafka's partition has a leader
+            patience.check("Kafka's partition has a leader")
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
     return Place(client, name, client.ask(METADATA, 12, asked).topics[0].topic_id)
 

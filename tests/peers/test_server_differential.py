@@ -13,6 +13,7 @@ import pytest
 from tests.peers.traffic import Traffic
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker
+from tests.worlds.waiting import until_equal
 
 import tidelog
 from tidelog.protocol.messages import DELETE_RECORDS, FETCH
@@ -61,8 +62,8 @@ class Pair:
         settings = {key.replace(".", "_"): value for key, value in config.items()}
         self.kafka.create_topic(topic, 1, **settings)
         self.ours.call(lambda node: node.topics.create(topic, 1, config))
-        while self.kafka_client.list_offsets(topic, -1)[0].error_code:
-            pass  # until Kafka's broker has got the topic from the controller
+        # Kafka's broker gets the topic from the controller.
+        until_equal(0, lambda: self.kafka_client.list_offsets(topic, -1)[0].error_code)
 
     def clients(self) -> tuple[RawClient, RawClient]:
         """Return both connections, Kafka's first."""

@@ -13,6 +13,7 @@ import pytest
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.clients import await_ended
 from tests.worlds.kafka.either import AnyBroker
+from tests.worlds.waiting import Patience
 
 from tidelog.errors import (
     ClusterFailure,
@@ -146,7 +147,9 @@ def test_an_attempt_that_is_killed_between_write_and_commit(either_broker: AnyBr
     either_broker.create_topic(topic)
     command = [sys.executable, str(SCRIPT), either_broker.bootstrap, topic, "50"]
     with subprocess.Popen(command) as process:
+        patience = Patience()
         while len(read(either_broker, topic, "read_uncommitted")) < 50:
+            patience.check("50 rows are written")
             assert process.poll() is None
         process.kill()
     assert read(either_broker, topic) == []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.core import examples
 from tests.worlds.brokers.groups import GROUP, World, topic_id
 
 from tidelog.error_codes import ErrorCode
@@ -164,4 +165,4 @@ class Consumers(RuleBasedStateMachine):
 
 
 TestConsumers = Consumers.TestCase
-TestConsumers.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestConsumers.settings = settings(examples(40), stateful_step_count=25)

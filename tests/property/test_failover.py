@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.worlds.clusters.two_clusters import (
     APPEND,
     CREATE,
@@ -176,7 +177,7 @@ def test_records_that_never_reached_a_are_counted(
     assert (verdict.missed, verdict.absent) == (0, 0)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(kind=kinds, step=st.integers(1, 50), position=st.integers(0, 200))
 def test_repeats_are_bounded_by_the_margin(
     kind: TimestampType, step: int, position: int, tmp_path_factory: pytest.TempPathFactory

@@ -10,8 +10,9 @@ twice here, which no controller would allow.
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.faults import SeededEnv, seeded_env
 from tests.unit.standby.test_follow import follow, standby_dir
 from tests.worlds.clusters.fake_leader import FakeLeader, catch_up
@@ -103,7 +104,7 @@ def records_from(log: Log, start: int) -> list[tuple[int, int, bytes | None]]:
     return [(r.offset, r.timestamp, r.value) for r in log.records(start)]
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(STEPS)
 def test_the_standby_equals_its_model(steps: list[tuple[str, int]]) -> None:
     life = Life()

@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow import parquet
+from tests.core import examples
 from tests.worlds.command_line import NOW, Cli
 
 from tidelog.amounts import plural
@@ -110,7 +111,7 @@ THE_NULLS = [
 @pytest.mark.parametrize("kind", FORMATS)
 @given(given=record_lists(binary))
 @example(given=THE_NULLS)
-@settings(max_examples=25)
+@examples(25)
 def test_any_bytes_are_read_back_as_bytes(kind: str, given: list[NewRecord]) -> None:
     round_trip(given, kind, *BYTES)
 
@@ -118,7 +119,7 @@ def test_any_bytes_are_read_back_as_bytes(kind: str, given: list[NewRecord]) -> 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 @given(given=record_lists(binary))
 @example(given=THE_NULLS)
-@settings(max_examples=25)
+@examples(25)
 def test_any_bytes_are_read_back_from_binary_columns(kind: str, given: list[NewRecord]) -> None:
     round_trip(given, kind)
 
@@ -126,7 +127,7 @@ def test_any_bytes_are_read_back_from_binary_columns(kind: str, given: list[NewR
 @pytest.mark.parametrize("kind", ["json", "csv"])
 @given(given=record_lists(utf8))
 @example(given=THE_NULLS)
-@settings(max_examples=25)
+@examples(25)
 def test_text_is_read_back_without_options(kind: str, given: list[NewRecord]) -> None:
     round_trip(given, kind)
 
@@ -134,7 +135,7 @@ def test_text_is_read_back_without_options(kind: str, given: list[NewRecord]) ->
 @pytest.mark.parametrize("kind", ["json", "csv"])
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
-@settings(max_examples=10)
+@examples(10)
 def test_each_form_is_read_back(kind: str, form: str, data: st.DataObject) -> None:
     given = data.draw(record_lists(FORMS[form]))
     options = ("--key-as", form, "--value-as", form, "--headers-as", form)
@@ -143,7 +144,7 @@ def test_each_form_is_read_back(kind: str, form: str, data: st.DataObject) -> No
 
 @pytest.mark.parametrize("kind", FORMATS)
 @given(seed=st.integers(0, 100))
-@settings(max_examples=5)
+@examples(5)
 def test_the_create_time_can_be_chosen(kind: str, seed: int) -> None:
     random = Random(seed)
     given = [NewRecord(key=b"k", value=b"v", timestamp=random.randrange(NOW)) for _ in range(3)]
@@ -153,7 +154,7 @@ def test_the_create_time_can_be_chosen(kind: str, seed: int) -> None:
 
 @given(keys=st.lists(texts | st.none(), min_size=1, max_size=5))
 @example(keys=["", None, "null"])
-@settings(max_examples=25)
+@examples(25)
 def test_text_columns_of_parquet_tell_empty_from_null(keys: list[str | None]) -> None:
     with TemporaryDirectory() as place:
         cli = Cli(Path(place) / "data")

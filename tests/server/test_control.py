@@ -337,7 +337,9 @@ def test_a_client_that_reads_no_responses_is_not_read_further(broker: Broker) ->
         # Each received request gets a response.
         reader, answers = FrameReader(), 0
         while answers < sent // len(question):
-            answers += len(list(reader.feed(found.recv(1 << 16))))
+            data = found.recv(1 << 16)
+            assert data, f"the broker closed the connection after {answers} responses"
+            answers += len(list(reader.feed(data)))
     with holder_of(broker) as holder:
         assert holder.status()["pid"] == os.getpid()
 

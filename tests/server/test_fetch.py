@@ -121,7 +121,9 @@ def test_every_cut_is_at_the_end_of_a_batch(broker: Broker) -> None:
         offset, seen = 0, []
         while offset < 160:
             got = offsets(fetch(broker, request(partition(0, offset, max_bytes=size)))[0])
-            seen += [found for found in got if found >= offset]
+            new = [found for found in got if found >= offset]
+            assert new, offset
+            seen += new
             offset = seen[-1] + 1
         assert seen == list(range(160))
 
@@ -343,8 +345,9 @@ def test_records_outside_the_page_cache_are_fetched(broker: Broker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         while offset < 6_000:
             answer = client.ask(FETCH, 12, request(partition(0, offset, max_bytes=2_000_000)))
-            got = offsets(parts(answer)[0])
-            seen += [found for found in got if found >= offset]
+            new = [found for found in offsets(parts(answer)[0]) if found >= offset]
+            assert new, offset
+            seen += new
             offset = seen[-1] + 1
     assert seen == list(range(6_000))
 

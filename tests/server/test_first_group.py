@@ -78,6 +78,7 @@ BEFORE_A_PAUSE = """
 import asyncio, sys
 import tidelog
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import Patience
 from tidelog.protocol.messages import FIND_COORDINATOR, METADATA
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.metadata import MetadataRequest
@@ -96,7 +97,9 @@ with tidelog.broker() as broker, RawClient(broker.bootstrap_servers) as client:
     client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="g"))
     print(*sys.modules)
     broker.call(lambda node: paused.set())
+    patience = Patience()
     while "tidelog.server.api.group_offsets" not in sys.modules:
+        patience.check("the modules for groups are loaded")
         client.ask(METADATA, 9, MetadataRequest(topics=[]))
     assert limits and 0 < limits[0] < 1000
 """

@@ -176,14 +176,14 @@ async def shaken_byte_by_byte(it: Door, version: ssl.TLSVersion) -> bytes:
             break
         except ssl.SSLWantReadError:
             await send_byte_by_byte(streams, outgoing.read())
-            incoming.write(await streams[0].read(1))
+            incoming.write(await streams[0].readexactly(1))
     tls.write(VERSIONS_FRAME)
     await send_byte_by_byte(streams, outgoing.read())
     try:
         while True:
             with suppress(ssl.SSLWantReadError):
                 return tls.read(4)
-            incoming.write(await streams[0].read(1))
+            incoming.write(await streams[0].readexactly(1))
     finally:
         await leave(streams[1])
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 from tests.worlds.clients.raw import RawClient
-from tests.worlds.waiting import PATIENCE_S, until_so
+from tests.worlds.waiting import PATIENCE_S, until_equal, until_so
 
 import tidelog
 from tidelog.error_codes import ErrorCode
@@ -143,8 +143,7 @@ def test_unfinished_requests_delay_others_for_a_limited_time(
             client.auto_create("t")
             for _ in range(3):
                 _begin(slow, broker, 400_000)
-            while broker.call(lambda node: node.metrics.connections) < 4:
-                pass
+            until_equal(4, lambda: broker.call(lambda node: node.metrics.connections))
             answer = client.produce("t", bytes(build_batch([NewRecord(value=bytes(500_000))])))
         assert answer.error_code == 0
 
@@ -158,8 +157,7 @@ def test_announced_requests_delay_no_other_client(
         client.auto_create("t")
         for _ in range(5):
             _begin(slow, broker, 1)
-        while broker.call(lambda node: node.metrics.connections) < 6:
-            pass
+        until_equal(6, lambda: broker.call(lambda node: node.metrics.connections))
         answer = client.produce("t", bytes(build_batch([NewRecord(value=bytes(500_000))])))
     assert answer.error_code == 0
 

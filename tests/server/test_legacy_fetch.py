@@ -64,6 +64,8 @@ def test_all_records_are_in_formats_of_the_version(
         for batch in batches:
             batch.ensure_valid()
             seen += [record.offset for record in batch.records() if record.offset >= offset]
+        assert seen, "no record"
+        assert seen[-1] >= offset, "only records before the requested offset"
         offset = seen[-1] + 1
     assert seen == list(range(12))
     assert found == magics

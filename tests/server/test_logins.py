@@ -1,8 +1,9 @@
 """Authentication: each mechanism through three clients, and refused attempts."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.worlds.brokers.logins import (
     MECHANISMS,
     PASSWORD,
@@ -169,7 +170,7 @@ def test_sasl_requests_are_refused_on_a_listener_without_sasl(broker: Broker) ->
         assert say(client, plain()).error_code == 34
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     frames=st.lists(
         st.one_of(

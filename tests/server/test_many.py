@@ -13,7 +13,7 @@ from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.needs import need
 from tests.worlds.records.batches import batch
-from tests.worlds.waiting import PATIENCE_S, until_so
+from tests.worlds.waiting import PATIENCE_S, Patience, until_equal, until_so
 
 import tidelog
 from tidelog.protocol.messages import (
@@ -99,14 +99,15 @@ def commit(group: str, offset: int) -> OffsetCommitRequest:
 def find_coordinator(asking: RawClient) -> None:
     """Repeat the request until a coordinator is available, as clients do."""
     request = FindCoordinatorRequest(key="g0")
-    while asking.ask(FIND_COORDINATOR, 2, request).error_code:
-        pass
+    until_equal(0, lambda: asking.ask(FIND_COORDINATOR, 2, request).error_code)
 
 
 def offset_of_group(asking: RawClient, group: str) -> int:
     topic = OffsetFetchTopic(name=TOPIC, partition_indexes=[0])
     request = OffsetFetchRequest(group_id=group, topics=[topic])
-    while (told := asking.ask(OFFSET_FETCH, 5, request)).error_code:  # is being loaded
+    patience = Patience()
+    while (told := asking.ask(OFFSET_FETCH, 5, request)).error_code:
+        patience.check(f"{group} is loaded")
         assert told.error_code == 14
     return told.topics[0].partitions[0].committed_offset
 

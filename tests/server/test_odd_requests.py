@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import until_equal
 
 from tidelog.protocol.messages import ALTER_CONFIGS, FIND_COORDINATOR, JOIN_GROUP, LEAVE_GROUP
 from tidelog.protocol.messages.classic_groups import (
@@ -26,8 +27,7 @@ INVALID_REQUEST, MEMBER_ID_REQUIRED, FENCED_INSTANCE_ID = 42, 79, 82
 def client(broker: Broker) -> Iterator[RawClient]:
     with RawClient(broker.bootstrap_servers) as found:
         asked = FindCoordinatorRequest(coordinator_keys=[GROUP])
-        while found.ask(FIND_COORDINATOR, 4, asked).coordinators[0].error_code:
-            pass
+        until_equal(0, lambda: found.ask(FIND_COORDINATOR, 4, asked).coordinators[0].error_code)
         yield found
 
 

@@ -55,6 +55,8 @@ def test_records_and_times_of_the_tier(broker: Broker, tmp_path: Path) -> None:
             data = client.ask(FETCH, 12, what).responses[0].partitions[0]
             assert data.error_code == 0
             seen += [record.offset for batch in walk(data.batches) for record in batch.records()]
+            assert seen, "no record"
+            assert seen[-1] >= offset, "only records before the requested offset"
             offset = seen[-1] + 1
         assert seen == list(range(COUNT))
         times = (3, local_start + 1, -2, -3, -4, -5, -6)

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_S = 60
+LOOKS_MAX = 5
 
 
 def to_end(start: "Callable[[], StreamingQuery]") -> "StreamingQuery":
     """Start a query and wait for its end; raise its error."""
     query = RestartingQuery(start)
-    while not query.has_ended(LOOK_S):
-        pass
-    return query.current
+    for _ in range(LOOKS_MAX):
+        if query.has_ended(LOOK_S):
+            return query.current
+    raise AssertionError(f"after {LOOKS_MAX * LOOK_S} s the query still runs")

@@ -7,6 +7,7 @@ of the work has become visible on disk. Meanwhile readers see only whole commits
 
 import json
 import random
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ import pytest
 from tests.peers.test_sink_broker import read
 from tests.spark import sink_child
 from tests.spark.cluster import Processes, start_standalone
-from tests.spark.drivers import STEP_S, Driver, ends_within
+from tests.spark.drivers import LIMIT_S, STEP_S, Driver, ends_within
 from tests.spark.executors import Application, Told, variables
 from tests.spark.jobs import mirror_child, test_bootstrap_kill, test_mirror_kill
 from tests.spark.jobs.test_bootstrap_kill import Run, check_all, write_table
@@ -94,7 +95,9 @@ class Killing:
         # that executors are lost.
         self.killed = 0 if is_done() else killed
         self.look()
+        end = time.monotonic() + LIMIT_S
         while not ends_within(work.process, LOOK_S):
+            assert time.monotonic() < end, f"after {LIMIT_S} s the driver still runs"
             self.look()
 
     def look(self) -> None:

@@ -54,7 +54,7 @@ def test_large_values_are_explained_by_the_first_difference(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
     [
-        (b"abc", b"abd", "values from 2: b'c' != b'd'"),
+        (b"abc", b"abx", "values from 2: b'c' != b'x'"),
         ("abc", "abcd", "values from 3: '' != 'd' (lengths 3 and 4)"),
         ([1, [2, 3]], [1, [2, 4]], "[1][1]: 3 != 4"),
         ((1, 2), (1,), "values: only left [1], only right nothing"),

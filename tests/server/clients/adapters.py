@@ -17,6 +17,7 @@ from aiokafka import TopicPartition as AioPlace
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyPlace
+from tests.worlds.waiting import Patience
 
 TIMEOUT_S = 90
 # Time limit in seconds for a rebalance, which on a busy machine takes several of the clients'
@@ -168,7 +169,9 @@ class KafkaPython:
         consumer.assign([place])
         end = consumer.end_offsets([place])[place]
         found: list[str] = []
+        patience = Patience()
         while consumer.position(place) < end:
+            patience.check(found)
             for records in consumer.poll(timeout_ms=500).values():
                 found += [(record.value or b"").decode() for record in records]
         consumer.close()

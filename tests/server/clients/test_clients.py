@@ -8,6 +8,7 @@ from tests.server.clients.adapters import Client
 from tests.server.clients.conftest import Served
 from tests.server.clients.logs import SHAPES, START_MS, STEP_MS
 from tests.worlds.clients.raw import LIST_OFFSETS_VERSION, RawClient
+from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import LIST_OFFSETS
 from tidelog.protocol.messages.list_offsets import (
@@ -56,8 +57,9 @@ def _fill(raw: RawClient, topic: str) -> None:
     for number in range(RECORDS):
         value = b"%d:%d" % (number % 4, number)
         batch = bytes(build_batch([NewRecord(value=value, timestamp=START_MS)]))
+        patience = Patience()
         while raw.produce(topic, batch, number % 4).error_code:
-            pass  # the partition has no leader yet
+            patience.check("the partition has a leader")
 
 
 def test_a_partition_requested_twice_is_refused(served: Served) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from tests.worlds.clients.raw import RawClient, Refused, produce_request
+from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
@@ -145,8 +146,9 @@ class Committer:
 def await_coordinator(client: RawClient, group: str) -> None:
     """Wait until the group's coordinator is available."""
     message = FindCoordinatorRequest(coordinator_keys=[group])
+    patience = Patience()
     while (code := client.ask(FIND_COORDINATOR, 4, message).coordinators[0].error_code) in SOON:
-        pass
+        patience.check("a coordinator")
     if code:
         raise Refused(code)
 
@@ -159,7 +161,9 @@ def committed_offset(client: RawClient, group: str, topic: str) -> int:
         topics=[OffsetFetchTopic(name=topic, partition_indexes=[0])],
     )
     message = OffsetFetchRequest(groups=[wanted], require_stable=False)
+    patience = Patience()
     while True:
+        patience.check("the group is loaded")
         found = client.ask(OFFSET_FETCH, 8, message).groups[0]
         if found.error_code not in SOON:
             break

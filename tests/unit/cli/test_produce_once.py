@@ -6,8 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.worlds.command_line import Cli, Result
 
 import tidelog
@@ -153,7 +154,7 @@ records = st.lists(
 
 
 @given(rows=records, cuts=st.lists(st.integers(0, 20), max_size=4))
-@settings(max_examples=20)
+@examples(20)
 def test_loads_of_growing_prefixes_append_each_row_once(
     tmp_path_factory: pytest.TempPathFactory, rows: list[NewRecord], cuts: list[int]
 ) -> None:

@@ -1,4 +1,4 @@
-"""How `tidelog spark bootstrap` reads its table: the format, and Spark's options of this format."""
+"""Reading the table of `tidelog spark bootstrap`: its format, and options of Spark for it."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.worlds.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S, Patience
 
 from tidelog.control import channel, verbs
 from tidelog.control.channel import CONNECTIONS_MAX, FRAME_BYTES_MAX, ControlFailure, encode_frame
@@ -34,6 +34,7 @@ from tidelog.types import NewRecord, TopicPartition
 
 TOPIC = "tides"
 COMMIT_ID = "0" * 32
+RESPONSES_MAX = 100_000
 
 
 @pytest.fixture
@@ -84,7 +85,9 @@ class Asking:
         return client
 
     def serve(self, is_over: "Callable[[], bool]") -> None:
+        patience = Patience()
         while not is_over():
+            patience.check("the client has its response")
             self._server.wait(0.05)
             self._server.run_pending()
 
@@ -376,6 +379,7 @@ def test_responses_that_wait_when_the_holder_closes_are_still_sent(
     ran = 1
     while ran:  # until the socket accepts no more responses
         count += 1
+        assert count < RESPONSES_MAX
         link.sendall(asked)
         server.wait(0.1)
         ran = server.run_pending()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.unit.control.test_channel import stage
-from tests.worlds.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 
 import tidelog
 from tidelog.control.client import ControlClient, find_holder
@@ -40,8 +40,9 @@ def test_attach_while_the_program_appends(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=attach)
         thread.start()
-        appended = 0
+        appended, patience = 0, Patience()
         while not ended.is_set() or not appended:
+            patience.check("the client has attached its records")
             directory.append(TOPIC, [NewRecord(value=b"own")])
             appended += 1
         thread.join()
@@ -107,8 +108,7 @@ def test_a_waiting_client_gets_the_lock_next() -> None:
     thread = threading.Thread(target=wait_for_turn)
     with lock:
         thread.start()
-        while not lock._gate.locked():
-            thread.join(0.001)
+        until_so(lock._gate.locked, "the other thread waits")
         with lock:
             order.append("inside")
     with lock:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.faults import DamageFileSystem, Keep, reopen
 
 from tidelog.env import Env
@@ -51,7 +52,7 @@ def digest_rows(seed: int, count: int) -> Longs:
 
 
 @given(seed=st.integers(0, 99), count=st.integers(0, 50), cut=st.integers(0, CHUNKS))
-@settings(max_examples=30)
+@examples(30)
 def test_rows_are_read_back_by_chunks(seed: int, count: int, cut: int) -> None:
     disk = DamageFileSystem()
     disk.make_dirs("/state")

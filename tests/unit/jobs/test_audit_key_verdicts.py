@@ -6,8 +6,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import PlainRecord
 
@@ -81,7 +82,7 @@ def kind_of(
 @given(a=records, b=records, history=st.booleans())
 @example(a=[(b"a", 1, b"x"), (b"a", 2, b"y")], b=[(b"a", 2, b"y"), (b"a", 1, b"x")], history=True)
 @example(a=[(b"a", 1, None)], b=[], history=False)
-@settings(max_examples=300)
+@examples(300)
 def test_the_finding_of_each_key_equals_that_of_dictionaries(
     a: list[Record], b: list[Record], history: bool
 ) -> None:

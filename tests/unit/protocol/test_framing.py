@@ -4,8 +4,9 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 
 from tidelog.errors import CorruptMessage
 from tidelog.protocol.framing import (
@@ -72,7 +73,7 @@ def memory() -> int:
 
 
 class TestAnyCuts:
-    @settings(max_examples=30, deadline=None)
+    @examples(30)
     @given(BODY_SIZES, CUTS, st.booleans(), st.booleans())
     def test_frames_are_read_as_they_were_written(
         self, sizes: list[int], cuts: list[int], keeps: bool, foresees: bool
@@ -87,7 +88,7 @@ class TestAnyCuts:
         found = [bytes(frame) for frame in held] if keeps else seen
         assert found == bodies * 2
 
-    @settings(max_examples=10, deadline=None)
+    @examples(10)
     @given(BODY_SIZES)
     def test_all_fed_before_anything_is_taken(self, sizes: list[int]) -> None:
         bodies = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]
@@ -99,7 +100,7 @@ class TestAnyCuts:
         assert found == bodies
         assert frames.remaining_bytes == 4
 
-    @settings(max_examples=100, deadline=None)
+    @examples(100)
     @given(
         st.lists(st.sampled_from([0, 9, 70_000, 70_001, 90_000, 200_000]), max_size=6),
         st.lists(st.sampled_from([1, 3, 4, 60_000, 70_004, 1 << 20]), min_size=1, max_size=4),

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 
 from tidelog.record import key_hash
 from tidelog.record.kernels import hashes as kernels
@@ -65,7 +66,7 @@ def test_a_hash_of_zeros_is_another_one() -> None:
 SLOTS = 1000
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     keys=st.lists(st.none() | st.binary(max_size=40), max_size=key_map.HALF_ROWS),
     size=st.none() | st.integers(0, 40),

@@ -35,6 +35,7 @@ def test_little_memory_divides_the_keys_among_passes() -> None:
     keys = [b"%d" % number for number in range(5000)]
     shares, offsets, counts = [ALL_KEYS], list[int](), list[int]()
     while shares:
+        assert len(counts) < len(keys), "a pass leaves keys that it could have taken"
         table = LatestByKey(bytes(16), shares.pop(), memory_bytes=1)
         table.fold(candidates(keys, 0))
         table.fold(candidates(keys[:2500], 5000))

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 from tests.faults import DamageFileSystem, seeded_env
 from tests.faults.later import Later
+from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import ManualClock
@@ -220,8 +221,7 @@ def test_a_round_ends_with_an_opening_that_ends_as_it_is_cancelled(world: World)
         others = asyncio.all_tasks()
         world.retain()
         (opening,) = asyncio.all_tasks() - others
-        while not opening.done():  # noqa: ASYNC110 - before its callbacks run
-            await asyncio.sleep(0)
+        await turn_until(opening.done)
         await world.background.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert node.partitions.must_open(TopicPartition("unused-too", 0))

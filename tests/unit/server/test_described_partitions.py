@@ -56,6 +56,7 @@ def test_responses_joined_by_cursors_have_each_partition_once() -> None:
         seen: list[tuple[str, int]] = []
         cursor: Cursor | None = Cursor(topic_name="a", partition_index=0)
         while cursor is not None:
+            assert len(seen) <= sum(COUNTS.values())
             first = cursor.topic_name
             parts, cursor = split([n for n in names if n >= first], COUNTS, cursor, limit)
             seen += [(part.name, n) for part in parts for n in range(part.first, part.end)]

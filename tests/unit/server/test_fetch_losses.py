@@ -56,6 +56,7 @@ def consume(log: LogView, max_bytes: int) -> tuple[list[int], CorruptBatch | Non
             break
         batches = list(walk(source.read(found.segment, found.start, found.end)))
         offsets += [batch.base_offset for batch in batches]
+        assert batches[-1].last_offset >= at
         at = batches[-1].last_offset + 1
     return offsets, None
 

@@ -25,6 +25,7 @@ from tidelog.server.maintenance.log_manager import LogManager
 from tidelog.storage.compaction.cleaning_plan import CleaningState, inspect_log
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord, TopicPartition
 
 START_MS = 1_700_000_000_000
@@ -80,6 +81,14 @@ async def make_segments(node: Node, topic: str, count: int, **config: str) -> No
         log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
         log.roll()
     await node.partitions.get(topic, 0).flushed()
+
+
+async def synced(log: Log) -> None:
+    """Wait for the thread that syncs the rolled segment."""
+    patience = Patience()
+    while not log.guard.is_settled:
+        patience.check("the rolled segment is synced")
+        await asyncio.to_thread(lambda: None)
 
 
 async def settle(node: Node, worker: Worker) -> None:
@@ -212,8 +221,7 @@ def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> N
         for _ in range(4):
             clock.advance(BACKOFF_MS)
             await settle(node, worker)
-            while not log.guard.is_settled:  # a thread syncs the rolled segment
-                await asyncio.to_thread(lambda: None)
+            await synced(log)
         assert count(node, "t") == 1
         await cleaners.stop()
 
@@ -238,8 +246,7 @@ def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> 
         for _ in range(4):
             clock.advance(BACKOFF_MS)
             await settle(node, worker)
-            while not log.guard.is_settled:  # a thread syncs the rolled segment
-                await asyncio.to_thread(lambda: None)
+            await synced(log)
         assert (len(log.segments), count(node, "t")) == (2, 1)
         await cleaners.stop()
 

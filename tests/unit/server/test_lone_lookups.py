@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.faults.hooked import HookedDisk
 from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
@@ -67,6 +68,7 @@ def talk(node: Node, stream: bytes, sizes: Sequence[int]) -> FakeTransport:
             piece = stream[at : at + min(sizes[number % len(sizes)], len(room))]
             room[: len(piece)] = piece
             room.release()
+            assert piece
             connection.buffer_updated(len(piece))
             at, number = at + len(piece), number + 1
         # Some requests are handled only in a later turn of the connection.
@@ -95,7 +97,7 @@ REQUESTS = st.one_of(
     requests=st.lists(REQUESTS, min_size=1, max_size=8),
     sizes=st.lists(st.sampled_from([1, 3, 40, 61, 62, 63, 64, 200, 1000]), min_size=1, max_size=3),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_responses_and_counters_are_the_same(
     node: Node, requests: list[bytes], sizes: list[int]
 ) -> None:

@@ -96,6 +96,7 @@ def test_others_have_their_turn_between_slices(node: Node) -> None:
         while not task.done():
             assert sum(ends(node)) <= (turns + 1) * GROUP_PARTITIONS
             turns += 1
+            assert turns < 100 * COUNT
             await asyncio.sleep(0)
         assert await task == [(number, 0) for number in range(COUNT)]
         return turns

@@ -4,8 +4,9 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.faults import seeded_env
 
 from tidelog.config import BrokerConfig
@@ -205,7 +206,7 @@ def each_once(asked: Asked) -> bool:
 
 
 @given(st.lists(ASKED.filter(each_once), min_size=1, max_size=4))
-@settings(max_examples=60)
+@examples(60)
 def test_a_combined_request_has_the_results_and_effects_of_separate_ones(
     asked: list[Asked],
 ) -> None:

@@ -4,8 +4,9 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.unit.server.steps import steps
 from tests.worlds.brokers.outcomes import outcome
 from tests.worlds.brokers.running import node_fixture
@@ -99,7 +100,7 @@ def response_by_codecs(node: Node, frame: bytes) -> bytes | str:
     isolation=st.sampled_from([0, 1]),
     ids=st.lists(st.binary(min_size=4, max_size=4), min_size=6, max_size=6),
 )
-@settings(max_examples=15)
+@examples(15)
 def test_templates_give_the_bytes_of_the_codecs(
     node: Node,
     version: int,
@@ -162,7 +163,7 @@ def test_responses_to_other_requests_equal_those_of_the_codecs(node: Node, frame
     changes=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 255)), max_size=3),
     cut=st.integers(0, 6),
 )
-@settings(max_examples=200)
+@examples(200)
 def test_changed_bytes_get_the_same_response_as_without_templates(
     node: Node, version: int, changes: list[tuple[int, int]], cut: int
 ) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+from collections.abc import Coroutine, Iterator
+from typing import TypeVar
 from weakref import ref
 
 import pytest
@@ -10,6 +12,35 @@ from tidelog.env import ManualClock
 from tidelog.errors import Closed
 from tidelog.server.api.charges import Stopwatch
 from tidelog.server.runtime.reply import Reply, start
+
+T = TypeVar("T")
+# Iterations of the event loop in which each test ends; none waits for anything but the loop.
+TURNS_MAX = 1_000
+
+
+def run(story: Coroutine[object, object, T]) -> T:
+    """Run a story; fail if it does not end within `TURNS_MAX` iterations of the event loop.
+
+    If a reply is never done, `asyncio.run` would wait without a limit, and would swallow the
+    exception by which pytest ends a test after its timeout.
+    """
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(story)
+
+    def turns() -> Iterator[None]:
+        for _ in range(TURNS_MAX):
+            loop.call_soon(loop.stop)
+            yield loop.run_forever()  # one iteration
+
+    try:
+        if any(task.done() for _ in turns()):
+            return task.result()
+        pytest.fail(f"after {TURNS_MAX} iterations of the loop it still waits: {task.get_stack()}")
+    finally:
+        for left in asyncio.all_tasks(loop):
+            left.cancel()
+        any(not asyncio.all_tasks(loop) for _ in turns())
+        loop.close()
 
 
 @pytest.mark.parametrize("is_measured", [False, True])
@@ -39,7 +70,7 @@ def test_work_can_handle_the_failure_of_an_awaited_future(at: int, *, is_measure
                 future.set_result(None)
         return await reply
 
-    assert asyncio.run(story()) == f"handled: future {at}"
+    assert run(story()) == f"handled: future {at}"
 
 
 def test_work_that_does_not_wait_needs_no_reply() -> None:
@@ -62,7 +93,7 @@ def test_a_failure_is_raised_where_the_reply_is_awaited() -> None:
         with pytest.raises(ValueError, match="no value"):
             await mapped
 
-    asyncio.run(story())
+    run(story())
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
@@ -88,7 +119,7 @@ def test_cancelled_work_ends_whenever_that_is(turns: int) -> None:
         with pytest.raises(Closed):
             await reply
 
-    asyncio.run(story())
+    run(story())
 
 
 @pytest.mark.parametrize("is_measured", [False, True])
@@ -118,7 +149,7 @@ def test_cancelled_work_releases_its_references(*, is_measured: bool) -> None:
 
     gc.disable()
     try:
-        assert asyncio.run(story())
+        assert run(story())
     finally:
         gc.enable()
 
@@ -142,7 +173,7 @@ def test_a_mapped_reply_is_done_when_both_works_are_done() -> None:
         futures[1].set_result(3)
         assert await mapped == 4
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_cancelling_a_mapped_reply_ends_the_running_work() -> None:
@@ -161,7 +192,7 @@ def test_cancelling_a_mapped_reply_ends_the_running_work() -> None:
             await mapped
         assert waits_for.cancelled()
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_mapping_a_reply_is_measured_and_the_wait_before_is_not() -> None:
@@ -191,7 +222,7 @@ def test_mapping_a_reply_is_measured_and_the_wait_before_is_not() -> None:
         assert mapped.value == 3
         assert watch.used_ns == 3_000_000
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_work_started_by_a_mapped_reply_is_measured_and_cancelled_with_it() -> None:
@@ -223,7 +254,7 @@ def test_work_started_by_a_mapped_reply_is_measured_and_cancelled_with_it() -> N
             await last
         assert futures[2].cancelled()
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_work_that_is_cancelled_in_its_first_step_is_abandoned() -> None:
@@ -237,4 +268,4 @@ def test_work_that_is_cancelled_in_its_first_step_is_abandoned() -> None:
         with pytest.raises(Closed):
             start(work())
 
-    asyncio.run(story())
+    run(story())

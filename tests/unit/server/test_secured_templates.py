@@ -11,8 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.unit.server.fetching import LENGTH_BYTES, NOW_MS, TOPICS
 from tests.unit.server.fetching import Broker as Fetching
 from tests.unit.server.steps import steps
@@ -295,7 +296,7 @@ class Life:
         return broker.look_up(rng.choice((1, 5, 7, 8)), topic, number, NOW_MS + rng.randint(-3, 1))
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(st.integers(0, 1 << 32))
 def test_both_brokers_give_the_same_responses_after_any_events(seed: int) -> None:
     with TemporaryDirectory() as folder:

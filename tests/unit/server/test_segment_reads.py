@@ -23,6 +23,7 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.types import NewRecord
 
 COUNT = 40
+CALLS_MAX = 10_000
 LIMITS = Limits(end_offset=COUNT, max_bytes=400, whole_first=True)
 
 
@@ -48,6 +49,7 @@ def spans(log: Log, ends: ReadEnds | None) -> list[tuple[int, int, int]]:
         assert part is not None
         assert part.size_bytes
         found.append((part.segment.base_offset, part.start, part.end))
+        assert part.next_offset > offset
         offset = part.next_offset
     return found
 
@@ -247,3 +249,4 @@ def test_a_read_in_a_thread_excludes_later_appends() -> None:
         if call and left > 0:
             return
         call += 1
+        assert call < CALLS_MAX

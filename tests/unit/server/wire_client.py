@@ -87,6 +87,7 @@ class WireClient:
         while data:
             room = self.connection.get_buffer(-1)
             size = min(len(room), len(data))
+            assert size
             room[:size] = data[:size]
             room.release()
             self.connection.buffer_updated(size)

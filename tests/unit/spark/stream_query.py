@@ -16,6 +16,7 @@ from tidelog.spark.stream_options import StreamOptions, read_stream_options
 from tidelog.types import TopicPartition
 
 Read = dict[TopicPartition, tuple[int, int]]
+BATCHES_MAX = 10_000
 
 
 class Query:
@@ -76,6 +77,7 @@ class Query:
         """Run triggers until there is no new batch; return the joined ranges."""
         total: Read = {}
         while self.plan():
+            assert len(self.offsets) < BATCHES_MAX, self.offsets[-1]
             for name, (start, end) in self.run().items():
                 assert name not in total or total[name][1] == start
                 total[name] = (total[name][0] if name in total else start, end)

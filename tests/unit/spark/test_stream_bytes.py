@@ -4,8 +4,9 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 from tidelog.spark.stream_log import cut_by_bytes
@@ -39,7 +40,7 @@ def batches(root: str) -> Batches:
     return found
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 2**32), st.integers(1, 40_000))
 def test_each_range_ends_after_the_last_batch_that_fits(
     root: str, batches: Batches, seed: int, limit: int

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.faults import SeededEnv, seeded_env
 from tests.unit.standby.test_follow import STANDBY, follow, log_bytes, seen, values
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader, catch_up
@@ -168,7 +169,7 @@ class TestDamage:
         file.close()
         assert isinstance(refused(leader, env), CorruptBatch)
 
-    @settings(deadline=None, max_examples=60)
+    @examples(60)
     @given(st.integers(0, 6), st.integers(0, 23), st.integers(0, 61), st.integers(0, 7))
     def test_a_flipped_bit_anywhere_loses_nothing(
         self, number: int, extra: int, at: int, bit: int

@@ -61,6 +61,7 @@ def check_log(log_dir: LogDir, number: int) -> None:
     assert log.roll() or not log.active.size_bytes
 
 
+CALLS_MAX = 10_000
 ATTACHED_MS = seeded_env(1).clock.now_ms() + 1_000
 
 
@@ -109,6 +110,7 @@ def test_every_call_fails_once(kind: FaultKind) -> None:
         judge(reopen(env.files.crash(Keep.EVERYTHING)), is_done=not failed)
         judge(reopen(env.files.crash(Keep.SYNCED)), is_done=not failed)
         call += one_in()
+        assert call < CALLS_MAX, "every attach fails"
     assert call > 50
     # After a failure before the commit record exists, only this attach fails, and a second one
     # succeeds.

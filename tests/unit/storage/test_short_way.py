@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.faults import START_MS
 from tests.worlds.directories.logs import HOUR_MS, new_log, path_of, put, read, reopen
 
@@ -155,7 +156,7 @@ def append(log: Log, data: bytes, way: Way) -> AppendResult:
 
 
 @given(config=st.sampled_from(CONFIGS), sent=st.lists(SENT, max_size=25))
-@settings(max_examples=150)
+@examples(150)
 def test_all_ways_leave_the_same(config: dict[str, str], sent: list[Sent]) -> None:
     sides = [Side(config, way) for way in Way]
     for side in sides:
@@ -215,7 +216,7 @@ def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
     cut=0,
     transactional=False,
 )
-@settings(max_examples=300)
+@examples(300)
 def test_odd_and_damaged_batches_have_the_same_result_on_both_ways(
     records: list[NewRecord],
     codec: Codec,

@@ -12,7 +12,7 @@ from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from tests.faults import Fault, FaultKind, seeded_env
 from tests.faults.later import Later
-from tests.worlds.waiting import turn_until
+from tests.worlds.waiting import Patience, turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.error_codes import ErrorCode
@@ -167,7 +167,9 @@ class World:
     def wait(self, ms: int) -> None:
         """Advance the clock by `ms`; run each timer exactly at its due time."""
         end = self.clock.monotonic_ms() + ms
+        patience = Patience()
         while (delay := self.timers.next_delay_ms()) is not None:
+            patience.check("no timer is due")
             if self.clock.monotonic_ms() + delay > end:
                 break
             self.clock.advance(delay)

@@ -115,6 +115,7 @@ def _feed_buffered(connection: asyncio.BufferedProtocol, data: bytes) -> None:
     while at < len(data):
         room = memoryview(connection.get_buffer(len(data) - at))
         count = min(len(room), len(data) - at)
+        assert count
         room[:count] = data[at : at + count]
         room.release()
         connection.buffer_updated(count)

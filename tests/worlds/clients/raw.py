@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, TypeVar, cast, overload
 
-from tests.worlds.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S, until_equal
 
 from tidelog.closing import Closing
 from tidelog.protocol.messages import (
@@ -129,8 +129,7 @@ class RawClient(Closing):
         """Request a topic's metadata until the broker has created it with default settings."""
         wanted = [MetadataRequestTopic(name=topic)]
         message = MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
-        while self.ask(METADATA, 9, message).topics[0].error_code:
-            pass
+        until_equal(0, lambda: self.ask(METADATA, 9, message).topics[0].error_code)
 
     def produce(self, topic: str, batch: bytes, partition: int = 0) -> PartitionProduceResponse:
         """Produce one batch; return the partition's response, which can be an error."""
@@ -158,6 +157,7 @@ class RawClient(Closing):
         start, end = (one.offset for one in self.list_offsets(topic, -2, -1, partition=partition))
         while start < end:
             data = self._fetch(topic, partition, start)
+            assert data, f"no batch at offset {start}, and the partition ends at {end}"
             for batch in walk(data):
                 found += [record for record in batch.records() if record.offset >= start]
                 start = batch.next_offset

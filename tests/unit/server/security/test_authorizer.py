@@ -7,8 +7,9 @@ documentation, KIP-11 and KIP-290.
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 
 from tidelog.server.security.authorizer import (
     REMEMBERED_NAME_MAX,
@@ -246,7 +247,7 @@ ACLS = st.builds(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     acls=st.lists(ACLS, max_size=8),
     wanted=st.sampled_from(WANTED),

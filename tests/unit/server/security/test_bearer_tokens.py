@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.worlds.brokers.signing import EcKey, RsaKey, Secret, key_set, pack, token
 
 from tidelog.config.broker import TOKEN_ALGORITHMS
@@ -160,7 +161,7 @@ def test_headers_that_ask_for_more(header: dict[str, object]) -> None:
 GOOD: Final = token(RSA, "RS256", CLAIMS)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.data())
 def test_no_changed_token_gets_in(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(GOOD) - 1))

@@ -7,8 +7,9 @@ import re
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 
 from tidelog.server.security.sasl import (
     ITERATIONS_MIN,
@@ -252,7 +253,7 @@ def test_a_final_message_repeats_nonce_and_binding_of_its_exchange() -> None:
         assert found.login is None
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.data())
 def test_no_changed_proof_gets_in(data: st.DataObject) -> None:
     """Changing any single byte of the correct final message makes the broker refuse it.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from tests.unit.server.loops import turns
-from tests.worlds.waiting import turn_until
+from tests.worlds.waiting import Patience, turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
@@ -195,7 +195,9 @@ class World:
         """Advance the clock; run each due timer at its own time."""
         end = self.clock.monotonic_ms() + ms
         await turns()
+        patience = Patience()
         while (delay := self.node.timers.next_delay_ms()) is not None:
+            patience.check("no timer is due")
             if self.clock.monotonic_ms() + delay > end:
                 break
             self.clock.advance(delay)

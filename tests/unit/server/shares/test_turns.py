@@ -5,6 +5,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from tests.worlds.waiting import Patience
 
 from tidelog.server.shares.open_partition import FetchQueue
 from tidelog.server.shares.state_topic import ShareKey
@@ -260,7 +261,9 @@ class AnyOrder:
         """Let all woken fetches read; assert that no fetch waits for records that it could take."""
         for each in self.fetches:
             each.is_busy = False
+        patience = Patience()
         while self.reader is not None or any(each.is_woken for each in self.fetches):
+            patience.check("no fetch is woken")
             self.end_look()
             self.look()
         for each in self.fetches:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tests.faults import DamageFileSystem
 from tests.unit.server.loops import turns
 from tests.worlds.brokers.groups import Syncs
-from tests.worlds.waiting import turn_until
+from tests.worlds.waiting import Patience, turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
@@ -109,9 +109,11 @@ class World:
 
     async def begun(self, transactional_id: str = ID) -> ProducerAnswer:
         """Initialize a producer; if the id has an open transaction, first wait until it ends."""
+        patience = Patience()
         while (said := await self.init(transactional_id=transactional_id)).code is (
             ErrorCode.CONCURRENT_TRANSACTIONS
         ):
+            patience.check("the open transaction has ended")
             await self.ended(transactional_id)
         assert said.code is ErrorCode.NONE
         return said
@@ -156,8 +158,9 @@ class World:
 
     async def pass_time(self, ms: int) -> None:
         """Advance the clock; run each due timer at its own time."""
-        end = self.clock.monotonic_ms() + ms
+        end, patience = self.clock.monotonic_ms() + ms, Patience()
         while True:
+            patience.check("no timer is due")
             await turns()
             delay = self.node.timers.next_delay_ms()
             if delay is None or self.clock.monotonic_ms() + delay > end:

@@ -4,8 +4,9 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.core import examples
 from tests.faults.seeded import SeededEnv
 from tests.unit.storage.compaction.plain_cleaning import Plain
 from tests.unit.storage.compaction.segments import (
@@ -40,7 +41,7 @@ def groupings(draw: st.DrawFn, bases: list[int]) -> list[Group]:
     return [group for group in found if draw(st.integers(0, 4))]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(log=logs(), data=st.data())
 def test_all_is_left_that_the_rules_leave(log: Log, data: st.DataObject) -> None:
     env = new_env()
