@@ -37,7 +37,7 @@ from tidelog.config import (
     amount_text,
 )
 from tidelog.timespec.zones import zone_of
-from tidelog.types import TopicPartition
+from tidelog.types import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.topic_retention import (
         DueSegment,
         Keeping,
+        NextDeletion,
         PartitionStory,
         SegmentStory,
     )
@@ -602,7 +603,8 @@ def _deletion(segment: "SegmentStory") -> str:
     if segment.keeping.until_ms is not None:
         ways.append("by age after that")
     if segment.size_room_bytes is not None:
-        ways.append(f"by size once {output.bytes_text(segment.size_room_bytes)} more are appended")
+        is_active = segment.reason == "open"
+        ways.append(_by_size_text(segment.size_room_bytes, is_active=is_active))
     if not ways:
         return "only by `tidelog delete-records`"
     return f"possible {'; '.join(ways)}; by `tidelog delete-records`"
@@ -663,6 +665,7 @@ _PARTITIONS: Final = output.columns(
     "--yes", is_flag=True, help="Delete without a question. Default: ask if stdin is a terminal."
 )
 @format_option
+@zone_option
 @click.pass_obj
 def retain(  # noqa: PLR0913 - one argument for each option
     surroundings: Surroundings,
@@ -672,6 +675,7 @@ def retain(  # noqa: PLR0913 - one argument for each option
     dry_run: bool,
     yes: bool,
     kind: Format,
+    zone: str | None,
 ) -> None:
     """Delete segments that are past their topics' retention.
 
@@ -692,9 +696,13 @@ def retain(  # noqa: PLR0913 - one argument for each option
             if CLEANUP_DELETE in directory.log_dir.topic(name).config.cleanup_policy
             and not directory.log_dir.knows_age_limit(name)
         ]
-        is_plan = dry_run and kind is Format.TABLE
-        kept = {*names} - {one.partition.topic for one in due} if is_plan else set()
-        outlooks = [_outlook(directory, name) for name in sorted(kept)]
+        dues = {one.partition.topic for one in due}
+        outlooks = [
+            _outlook(directory, name, zone, is_due=name in dues)
+            for name in sorted(names)
+            if topic is not None or name in dues or name not in INTERNAL_TOPICS
+            if dry_run and kind is Format.TABLE
+        ]
     verb = "would be deleted" if dry_run else "deleted"
     output.print_verdict(surroundings, f"{segments_text(due)} {verb}", kind)
     if due or kind is not Format.TABLE:
@@ -709,9 +717,12 @@ def retain(  # noqa: PLR0913 - one argument for each option
         )
 
 
-def _outlook(directory: "Directory", topic: str) -> str:
-    """Return a line on a topic without expired segments: which segment expires next, and when."""
-    from tidelog.storage.directory.topic_retention import applied_config, explain
+def _outlook(directory: "Directory", topic: str, zone: str | None, *, is_due: bool) -> str:
+    """Return a line on a topic's segments that are not due: which one expires next, and when.
+
+    `is_due` says whether the topic has segments that are due, which the line does not count.
+    """
+    from tidelog.storage.directory.topic_retention import applied_config, next_deletion
 
     log_dir = directory.log_dir
     config = applied_config(log_dir, topic)
@@ -719,46 +730,46 @@ def _outlook(directory: "Directory", topic: str) -> str:
         is_compacted = CLEANUP_COMPACT in config.cleanup_policy
         policy = "compacted" if is_compacted else "never deleted"
         return f"{topic}: {policy}; retention.ms is not used"
-    # Retention deletes the oldest segment of a partition first.
-    oldest: list[tuple[TopicPartition, SegmentStory]] = []
-    count = 0
-    for name in log_dir.partitions(topic):
-        story = explain(log_dir.reader(topic, name.partition), config)
-        segments = [segment for segment in story.segments if not _is_empty(segment)]
-        oldest += [(name, segment) for segment in segments[:1]]
-        count += len(segments)
-    if not oldest:
-        return f"{topic}: no records"
-    ends = [
-        (segment.keeping.until_ms, name, segment)
-        for name, segment in oldest
-        if segment.keeping.until_ms is not None
-    ]
-    rooms = [
-        (segment.size_room_bytes, name, segment)
-        for name, segment in oldest
-        if segment.size_room_bytes is not None
-    ]
-    ways = []
-    if ends:
-        until_ms, name, segment = min(ends, key=itemgetter(0))
-        ways.append(
-            f"{_offsets_text(name, segment)} after {output.time_text(until_ms, None)} (UTC)"
-        )
-    if rooms:
-        room, name, segment = min(rooms, key=itemgetter(0))
-        more = f"once {output.bytes_text(room)} more are appended there"
-        ways.append(f"{_offsets_text(name, segment)} by size {more}")
-    if ways:
-        return f"{topic}: {plural(count, 'segment')}; next: {'; '.join(ways)}"
+    found = (
+        next_deletion(log_dir.reader(topic, name.partition), config)
+        for name in log_dir.partitions(topic)
+    )
+    nexts = [one for one in found if one is not None]
+    if not nexts:
+        return f"{topic}: no {'other ' if is_due else ''}records"
+    noun = "other segment" if is_due else "segment"
+    segments = plural(sum(one.segments for one in nexts), noun)
+    if ways := _ways(nexts, zone):
+        return f"{topic}: {segments}; next: {'; '.join(ways)}"
     is_known = log_dir.knows_age_limit(topic)
     why = f"retention.ms={config.retention_ms}" if is_known else "no known age limit"
-    return f"{topic}: {plural(count, 'segment')}, kept forever ({why})"
+    return f"{topic}: {segments}, kept forever ({why})"
 
 
-def _offsets_text(name: TopicPartition, segment: "SegmentStory") -> str:
-    offsets = f"offsets {segment.base_offset}..{segment.end_offset - 1}"
-    return f"{offsets} of {name.topic}:{name.partition}"
+def _ways(nexts: "Sequence[NextDeletion]", zone: str | None) -> list[str]:
+    """Return the segment that age deletes first, and the one that size deletes first, as text."""
+    ways = []
+    ends = [(one.until_ms, one) for one in nexts if one.until_ms is not None]
+    if ends:
+        until_ms, one = min(ends, key=itemgetter(0))
+        time = output.time_text(until_ms, zone)
+        ways.append(f"{_offsets_text(one)} after {time} ({zone or 'UTC'})")
+    rooms = [(one.room_bytes, one) for one in nexts if one.room_bytes is not None]
+    if rooms:
+        room, one = min(rooms, key=itemgetter(0))
+        ways.append(f"{_offsets_text(one)} {_by_size_text(room, is_active=one.is_active)}")
+    return ways
+
+
+def _offsets_text(one: "NextDeletion") -> str:
+    name = one.partition
+    return f"offsets {one.first_offset}..{one.end_offset - 1} of {name.topic}:{name.partition}"
+
+
+def _by_size_text(room_bytes: int, *, is_active: bool) -> str:
+    """Return when retention by size deletes a segment; see `NextDeletion.room_bytes`."""
+    more = f"{output.bytes_text(room_bytes)} more are appended"
+    return f"by size once {more}{' after the roll of this segment' if is_active else ''}"
 
 
 def segments_text(due: "Sequence[DueSegment]") -> str:

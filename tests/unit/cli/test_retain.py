@@ -51,7 +51,7 @@ def test_a_narrow_table_has_a_line_for_each_segment_and_ages_with_units(topic: C
 
 
 def test_retain_prints_a_line_for_each_partition(topic: Cli) -> None:
-    verdict, heading, *rows = topic.ok("retain", "--dry-run").out.splitlines()
+    verdict, heading, *rows, _ = topic.ok("retain", "--dry-run").out.splitlines()
     assert verdict.startswith("2 segments of ")
     assert verdict.endswith(" would be deleted")
     names = ["TOPIC", "PARTITION", "SEGMENTS", "FIRST OFFSET", "LAST OFFSET", "SIZE", "RULES"]
@@ -78,18 +78,62 @@ def test_a_dry_run_without_expired_segments_says_what_comes_next(cli: Cli) -> No
         cli.append(at(cli.clock.now_ms()), topic="aged", partition=partition)
     cli.variables["COLUMNS"] = "200"
     lines = cli.ok("retain", "--dry-run").lines
+    after_roll = "are appended after the roll of this segment"
     assert lines == [
         "0 segments would be deleted",
         "aged: 3 segments; next: offsets 0..0 of aged:1 after 2023-11-15 22:13:20 (UTC)",
         "compacted: compacted; retention.ms is not used",
         "empty: no records",
         "kept: 1 segment, kept forever (retention.ms=-1)",
-        "sized: 1 segment; next: offsets 0..0 of sized:0 by size once 1 kB more are appended there",
+        f"sized: 1 segment; next: offsets 0..0 of sized:0 by size once 1 kB more {after_roll}",
         "unset: 1 segment, kept forever (no known age limit)",
     ]
     assert cli.ok("retain", "kept", "--dry-run").lines == [lines[0], lines[4]]
     assert cli.ok("retain", "kept").lines == ["0 segments deleted"]
     assert cli.ok("retain", "--dry-run", "-o", "json").out == ""
+    zoned = cli.ok("retain", "aged", "--dry-run", "--zone", "Asia/Tokyo").lines[1]
+    assert zoned.endswith(" after 2023-11-16 07:13:20 (Asia/Tokyo)")
+    assert cli.run("retain", "--dry-run", "--zone", "Mars").code == 3
+
+
+def test_a_dry_run_says_what_comes_after_the_expired_segments(topic: Cli) -> None:
+    topic.variables["COLUMNS"] = "200"
+    line = "t: 2 other segments; next: offsets 2..2 of t:0 after 2023-11-17 22:13:20 (UTC)"
+    assert topic.ok("retain", "--dry-run").lines[-1] == line
+    topic.clock.advance(5 * DAY)
+    assert topic.ok("retain", "--dry-run").lines[-1] == "t: no other records"
+
+
+def test_a_dry_run_counts_from_the_times_of_the_segment_that_remains(cli: Cli) -> None:
+    """Size deletes the oldest segment now, so its later time does not keep the others."""
+    limits = (f"retention.ms={DAY}", "retention.bytes=1", "internal.segment.bytes=100")
+    cli.ok("create", "t", *(text for one in limits for text in ("-c", one)))
+    cli.append(at(NOW), topic="t")
+    cli.clock.advance(1_000)
+    cli.append(at(NOW - 1_000), topic="t")
+    cli.variables["COLUMNS"] = "200"
+    _, _, row, line = cli.ok("retain", "--dry-run").lines
+    assert row.split()[:5] == ["t", "0", "1", "0", "0"]
+    assert line == (
+        "t: 1 other segment; next: offsets 1..1 of t:0 after 2023-11-15 22:13:19 (UTC); offsets"
+        " 1..1 of t:0 by size once 1 B more are appended after the roll of this segment"
+    )
+
+
+def test_a_dry_run_leaves_internal_topics_out(cli: Cli) -> None:
+    for name in ("__consumer_offsets", "flights"):
+        cli.ok("create", name)
+    assert cli.ok("retain", "--dry-run").lines[1:] == ["flights: no records"]
+    assert cli.ok("retain", "--dry-run", "__consumer_offsets").lines[1:] == [
+        "__consumer_offsets: no records"
+    ]
+
+
+def test_a_dry_run_names_only_offsets_that_can_be_read(cli: Cli) -> None:
+    cli.ok("create", "t", "-c", "retention.ms=1d")
+    cli.append(*[at(NOW)] * 5, topic="t")
+    cli.ok("delete-records", "t:0", "--offset", "3", "--yes")
+    assert "next: offsets 3..4 of t:0 after " in cli.ok("retain", "--dry-run").lines[-1]
 
 
 @pytest.mark.parametrize("clock", ["append", "record-capped"])

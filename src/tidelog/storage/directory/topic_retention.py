@@ -100,8 +100,8 @@ class SegmentStory:
             `keeping` does not start at a record's time, or if the record can't be read.
         kafka: How long the policy `record`, which is Kafka's rule, would keep the segment.
         due: Rule by which the next retention deletes the segment; None if the segment stays.
-        size_room_bytes: Bytes by which the log has to grow until retention by size deletes the
-            segment; None if the topic has no size limit.
+        size_room_bytes: Bytes by which the log has to grow, after the roll of an active segment,
+            until retention by size deletes the segment; None if the topic has no size limit.
         lost: Lost offsets between the segment's last batch and `end_offset`; None if no record was
             lost there.
     """
@@ -144,6 +144,32 @@ class PartitionStory:
     segments: list[SegmentStory]
     storm: RollStorm | None
     first_record: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextDeletion:
+    """The segment of a partition that retention deletes next, after the segments that are due now.
+
+    Attributes:
+        partition: The partition.
+        segments: Number of segments with offsets that are not due now; the next one is the oldest.
+        first_offset: First offset of the segment that can be read.
+        end_offset: End of the segment's offsets, exclusive.
+        is_active: Whether the segment takes appends.
+        until_ms: Last time in ms at which its age keeps the segment; None if the topic has no age
+            limit.
+        room_bytes: Bytes to append after the segment's end until retention by size deletes the
+            segment; None if the topic has no size limit. Appends go to an active segment until it
+            is rolled, so only appends after its roll count.
+    """
+
+    partition: TopicPartition
+    segments: int
+    first_offset: int
+    end_offset: int
+    is_active: bool
+    until_ms: int | None
+    room_bytes: int | None
 
 
 def why_verdict(
@@ -294,6 +320,16 @@ def due_deletions(log: LogView, config: TopicConfig) -> list[Deletion]:
         return _Explanation(log, config).plan()
 
 
+def next_deletion(log: LogView, config: TopicConfig) -> NextDeletion | None:
+    """Return the segment that retention deletes after the segments that are due now.
+
+    Returns None if no other segment has offsets. Reads less than `explain`; the arguments and
+    errors are the same.
+    """
+    with typed_reads(log.context.directory):
+        return _Explanation(log, config).next()
+
+
 class _Explanation:
     """Builder of the explanation of one partition."""
 
@@ -351,6 +387,28 @@ class _Explanation:
             log_end=log.log_end_offset,
             high_watermark=log.high_watermark,
             now_ms=log.context.env.clock.now_ms(),
+        )
+
+    def next(self) -> NextDeletion | None:
+        """Return the oldest segment with offsets that is not due now; None if there is none."""
+        first = len(self.plan())
+        stays = [
+            slot
+            for slot, segment in enumerate(self._segments)
+            if slot >= first and segment.base_offset < segment.end_offset
+        ]
+        if not stays:
+            return None
+        segment = self._segments[stays[0]]
+        keeping = self._keepings(self._config.tidelog_retention_clock)[stays[0]]
+        return NextDeletion(
+            partition=self._log.topic_partition,
+            segments=len(stays),
+            first_offset=max(segment.base_offset, self._log.log_start_offset),
+            end_offset=segment.end_offset,
+            is_active=segment.is_active,
+            until_ms=keeping.own_until_ms,
+            room_bytes=self._size_rooms()[stays[0]],
         )
 
     def _keepings(self, clock: RetentionClock) -> list[Keeping]:
