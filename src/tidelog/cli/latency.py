@@ -457,7 +457,8 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
         )
     elif measured.total.count and kind is Format.TABLE and show is not LatencyShow.RECORDS:
         surroundings.note(
-            f"percentiles are within {RELATIVE_ERROR:.1%}, and rounded to this precision"
+            f"percentiles are off by at most {RELATIVE_ERROR:.1%}, and rounded by at most another"
+            f" {RELATIVE_ERROR:.1%}"
         )
 
 

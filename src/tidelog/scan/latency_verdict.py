@@ -67,7 +67,8 @@ def worst_line(
     if worst is None or ms is None or ms <= 0 or len(by_hour) == 1:
         return ""
     hour_ms, histogram = worst
-    start, in_zone = time_text(hour_ms, zone), zone or "UTC"
+    # A day, week or month with 1970-01-01 can begin before 1970, but printed times begin in 1970.
+    start, in_zone = time_text(max(hour_ms, 0), zone), zone or "UTC"
     when = f"hour with the largest P99 began at {start} ({in_zone})"
     if unit is not CalendarUnit.HOUR:
         date = start.split(" ")[0]

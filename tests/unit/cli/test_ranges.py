@@ -298,7 +298,7 @@ class TestLatency:
         )
 
     def test_a_note_gives_the_error_of_percentiles(self, topic: Cli) -> None:
-        note = "note: percentiles are within 1.6%, and rounded to this precision\n"
+        note = "note: percentiles are off by at most 1.6%, and rounded by at most another 1.6%\n"
         for words in ((), ("--show", "hours")):
             assert topic.ok("latency", "flights", *words).err.count(note) == 1
         records = topic.ok("latency", "flights", "--show", "records")

@@ -148,6 +148,12 @@ def test_the_worst_day_week_or_month(unit: CalendarUnit, words: str) -> None:
     assert worst_line("t", units, HOUR_MS, None, unit) == f"t: the {words} (UTC): 1m, 1 record"
 
 
+def test_the_worst_week_can_begin_before_1970() -> None:
+    units = {-3 * 24 * HOUR_MS: histogram(60_000), 4 * 24 * HOUR_MS: histogram(1_000)}
+    line = worst_line("t", units, HOUR_MS, None, CalendarUnit.WEEK)
+    assert line == "t: the week with the largest P99 began on 1970-01-01 (UTC): 1m, 1 record"
+
+
 def test_units_far_apart_can_be_grouped() -> None:
     by_hour, far = LatencyByHour(), 200_000 * HOUR_MS
     by_hour.add(0, 1_000)
