@@ -7,13 +7,13 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
-from tidelog.amounts import plural, verb
+from tidelog.amounts import plural
 from tidelog.cli import times
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import ReadFormat, examples, refuse_typed, with_options
@@ -293,6 +293,8 @@ class _Reading:
         self._count = 0
         self._last_row: list[Cell] = []
         self._order: TimeOrder | None = None
+        # Whether a record follows the shown ones; None if unknown. Set only if `is_cut`.
+        self._has_more: bool | None = None
         self.is_cut = False
 
     def run(self) -> ExitCode:
@@ -319,12 +321,13 @@ class _Reading:
         return ExitCode.OK
 
     def _note_cut(self) -> None:
-        """Print how many records a table on a terminal does not show, and how to get them.
+        """Print that a table on a terminal does not show all records, and how to get them.
 
-        Their number is at most the number of offsets after the last shown record. It is less if
-        offsets have no record, for example because of compaction.
+        The number of further records is at most the number of offsets after the last shown record.
+        It is less if offsets have no record, for example because of compaction.
         """
-        if self._left:
+        has_more = self._has_more if self._order is None else self._order.has_more
+        if self._left or has_more is False:
             return
         bounds = self._reads.bounds()
         if self._options.is_ordered:
@@ -337,10 +340,10 @@ class _Reading:
             rest = spans[cast("int", number)][1] - 1 - cast("int", offset)
             rest += sum(spans[one][1] - spans[one][0] for one in later)
         if rest > 0:
-            more = plural(rest, "more record")
+            more = "more follow" if has_more else "more may follow"
             self._surroundings.note(
-                f"a terminal shows only the first {plural(self._count, 'record')}; up to {more}"
-                f" {verb(rest, 'is', 'are')} not shown"
+                f"a terminal shows only the first {plural(self._count, 'record')}; {more}, at most"
+                f" {rest:,}"
             )
             self._surroundings.hint(
                 "`| less` or `> FILE` gets all records; --limit N and --tail N choose how many"
@@ -533,6 +536,15 @@ class _Reading:
             rows = (self._maker.row(*one) for one in part)
             while self._write_some(out, rows):
                 pass
+            if self.is_cut and self._left == 0 and not self._options.is_ordered:
+                self._look_further(chain(part, chain.from_iterable(parts)))
+
+    def _look_further(self, rows: _Rows) -> None:
+        """Find out whether a record follows the shown records."""
+        try:
+            self._has_more = any(True for _ in rows)
+        except TidelogError:
+            self._has_more = None  # the read itself has succeeded, so the command does not fail
 
     def _write_some(self, out: Writer, rows: Iterator[list[Cell]]) -> bool:
         """Write the next rows; return whether more rows may follow.

@@ -125,7 +125,7 @@ def test_a_terminal_shows_the_first_records_of_a_whole_topic(cli: Cli, order: st
     result = cli.ok(*words)
     assert sum(line.endswith(" v") for line in result.lines) == 100
     assert result.err.splitlines() == [
-        "note: a terminal shows only the first 100 records; up to 80 more records are not shown",
+        "note: a terminal shows only the first 100 records; more follow, at most 80",
         "hint: `| less` or `> FILE` gets all records; --limit N and --tail N choose how many",
     ]
     selections = [
@@ -145,6 +145,34 @@ def test_a_terminal_shows_a_short_topic_without_a_note(cli: Cli) -> None:
     result = cli.ok("read", "flights")
     assert sum(line.endswith(" v") for line in result.lines) == 100
     assert result.err == ""
+
+
+@pytest.mark.parametrize(
+    ("order", "note"),
+    [
+        ("offset", ""),
+        ("time", "note: a terminal shows only the first 100 records; more may follow, at most 1\n"),
+    ],
+)
+def test_a_transaction_marker_is_no_record_that_a_terminal_leaves_out(
+    cli: Cli, order: str, note: str
+) -> None:
+    cli.ok("create", "flights")
+    with Directory.open(str(cli.data), writable=True, env=cli.env) as directory:
+        log = directory.log("flights", 0)
+        batch = build_batch(
+            [at(NOW + number) for number in range(100)],
+            producer_id=5,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+        log.append_batches(batch)
+        log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=True)
+    cli.on_terminal = True
+    result = cli.ok("read", "flights", "--order", order)
+    assert sum(line.endswith(" v") for line in result.lines) == 100
+    assert result.err.partition("hint: ")[0] == note
 
 
 def test_a_note_says_once_that_values_are_cut(flights: Cli) -> None:
@@ -516,7 +544,8 @@ class TestOneDamagedPartition:
         result = damaged.run("read", "flights", "--order", order)
         assert result.code == 1
         assert "offset 1: CRC-32C is" in result.err
-        assert "note: a terminal shows only the first 5 records; up to " in result.err
+        note = "note: a terminal shows only the first 5 records; more follow, at most "
+        assert note in result.err
 
     def test_columns_have_the_others(self, damaged: Cli) -> None:
         result = damaged.run("read", "flights", "-o", "parquet")
