@@ -115,6 +115,11 @@ def _base64(data: bytes | None) -> Cell:
     return None if data is None else {_BASE64: b64encode(data).decode("ascii")}
 
 
+def is_base64(cell: Cell) -> bool:
+    """Whether a cell has the form of bytes that are not text: `{"base64": ...}`."""
+    return isinstance(cell, dict) and [*cell] == [_BASE64]
+
+
 def headers_cell(headers: tuple[Header, ...], decode: Decode) -> Cell:
     """Return headers as a list of [name, value], because names may repeat."""
     return [[header.key, decode(header.value)] for header in headers]

@@ -122,22 +122,23 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             columns=columns_of(directory.source),
             inexact=options.inexact,
         )
-        stats, count = _new_stats(), 0
+        stats, count, has_more = _new_stats(), 0, False
         if options.kind.is_columns:
             reader = table.to_arrow(stats=stats)
             rows = map(options.record_filter().rows, reader)
             write_columns(surroundings, reader.schema, rows, options.limit, options.kind)
         else:
-            count = _print_table(surroundings, table, stats, options)
+            count, has_more = _print_table(
+                surroundings, table, stats, options, looks_further=is_cut
+            )
             if not count and options.limit != 0:
                 surroundings.say(_empty_text(options, at_ms))
         _note_rule(surroundings, directory, options.topic)
         _note_doubts(surroundings, table.doubts(), options.zone)
-        is_whole = count < TERMINAL_RECORDS if is_cut else options.limit is None
-        _say(surroundings, table, stats, whole=is_whole)
-        if is_cut and not is_whole:
+        _say(surroundings, table, stats, whole=not has_more if is_cut else options.limit is None)
+        if is_cut and has_more:
             shown = plural(count, "key")
-            surroundings.note(f"a terminal shows only the first {shown}; more may follow")
+            surroundings.note(f"a terminal shows only the first {shown}; more follow")
             surroundings.hint("`| less` or `> FILE` gets all keys; --limit N chooses how many")
 
 
@@ -170,10 +171,15 @@ def _print_table(
     table: "Table",
     stats: "TableStats",
     options: ReadOptions,
-) -> int:
-    """Print the rows of a table; return their number."""
+    *,
+    looks_further: bool,
+) -> tuple[int, bool]:
+    """Print the rows of a table; return their number, and whether more rows follow.
+
+    With `looks_further` false, nothing is read only to find out whether more rows follow the limit.
+    """
     maker = RowMaker(options)
-    out, count = maker.writer(surroundings), 0
+    out, count, has_more = maker.writer(surroundings), 0, False
     limit, conditions = options.limit, options.record_filter()
     for batch in table.to_arrow(stats=stats):
         met = conditions.rows(batch)
@@ -181,10 +187,11 @@ def _print_table(
         out.write(maker.row(*one) for one in records_of(chosen))
         count += chosen.num_rows
         limit = None if limit is None else limit - chosen.num_rows
-        if limit == 0:
+        has_more = met.num_rows > chosen.num_rows
+        if limit == 0 and (has_more or not looks_further):
             break
     out.close()
-    return count
+    return count, has_more
 
 
 def _empty_text(options: ReadOptions, at_ms: int | None) -> str:
@@ -486,32 +493,62 @@ def _field_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[
             yield [row["partition"], field, old, new]
 
 
-def _changed_fields(
-    name: str, before: Cell, after: Cell, depth: int = 0
-) -> Iterator[tuple[str, Cell, Cell]]:
-    """Yield name, earlier and later content of each changed field of two JSON objects.
+def _changed_fields(name: str, before: Cell, after: Cell) -> list[tuple[str, Cell, Cell]]:
+    """Return name, earlier and later content of each changed field of two JSON objects.
 
     The name of a field is the name of its object, a dot, and its own name. A value that is not an
-    object, or that is an object at the maximum depth, is compared as a whole, as one field.
+    object, or that is an object at the maximum depth, is compared as a whole, as one field. So are
+    values that are nested almost as deeply as Python can parse.
     """
+    try:
+        return [*_fields_of(name, before, after)]
+    except RecursionError:
+        return [(name, *_without_equal_start(before, after))]
+
+
+def _fields_of(
+    name: str, before: Cell, after: Cell, depth: int = 0
+) -> Iterator[tuple[str, Cell, Cell]]:
+    """Yield the result of `_changed_fields` for objects at this depth."""
     first, last = _json_object(before), _json_object(after)
     if first is None or last is None or first == last or depth == _DEPTH_MAX:
-        yield name, *_without_equal_start(before, after)
+        yield name, *_without_equal_start(*_told_apart(before, after))
         return
     for field in {**first, **last}:
         old, new = first.get(field, _MISSING), last.get(field, _MISSING)
-        if repr(old) == repr(new):  # `==` does not distinguish true, 1 and 1.0
+        if field in first and field in last and _json_text(old) == _json_text(new):
             continue
         full = f"{name}.{field}"
         if isinstance(old, dict) and isinstance(new, dict) and old != new:
-            yield from _changed_fields(full, old, new, depth + 1)
+            yield from _fields_of(full, old, new, depth + 1)
         else:
-            yield full, old, new
+            yield full, *_told_apart(old, new)
+
+
+def _json_text(value: Cell) -> str:
+    """Return a value as JSON with sorted fields; unlike `==`, it tells true, 1 and 1.0 apart."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _told_apart(before: Cell, after: Cell) -> tuple[Cell, Cell]:
+    """Return two different values as JSON if their texts are equal, such as `5` and `"5"`."""
+    is_same = before == after and _MISSING is not before and _MISSING is not after
+    texts = (output.cell_text(_VALUE, one) for one in (before, after))
+    if is_same or next(texts) != next(texts):
+        return before, after
+    # A field that is missing is not quoted, so it differs from the same text.
+    old, new = (one if one is _MISSING else _json_text(one) for one in (before, after))
+    return old, new
 
 
 def _json_object(value: Cell) -> dict[str, Cell] | None:
-    """Return a value that is a JSON object, or whose text is one, as a dict; else None."""
+    """Return a value that is a JSON object, or whose text is one, as a dict; else None.
+
+    Bytes that a table shows as `{"base64": ...}` are no object.
+    """
     content: object = value
+    if cells.is_base64(value):
+        return None
     if isinstance(value, str):
         try:
             content = json.loads(value)
@@ -526,9 +563,12 @@ def _short_values(before: Cell, after: Cell) -> tuple[Cell, Cell]:
     Two JSON objects are replaced by their changed fields, `delay 118, dest MIA`. Other values lose
     a long common prefix.
     """
-    fields = list(_changed_fields("", before, after))
-    if not fields or not fields[0][0]:  # the values are equal, or are compared as a whole
+    fields = _changed_fields("", before, after)
+    if not fields:
         return _without_equal_start(before, after)
+    if not fields[0][0]:  # the values are compared as a whole
+        _, before, after = fields[0]
+        return before, after
     olds: list[str] = []
     news: list[str] = []
     for name, old, new in fields:

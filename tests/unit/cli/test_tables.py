@@ -68,15 +68,15 @@ def test_a_limit_ends_the_table(flights: Cli) -> None:
 
 
 def test_a_terminal_shows_the_first_keys_of_a_table(flights: Cli) -> None:
-    flights.append(*[at(NOW, b"%d" % number) for number in range(99)], at(NOW))
+    flights.append(*[at(NOW, b"%d" % number) for number in range(100)], at(NOW))
     flights.on_terminal = True
     read = ("read", "flights", "--table")
     assert flights.ok(*read).err == "note: 1 record has no key and was left out\n"
-    flights.append(*[at(NOW, b"%d" % number) for number in range(99, 120)])
+    flights.append(*[at(NOW, b"%d" % number) for number in range(100, 120)])
     result = flights.ok(*read)
     assert sum(line.endswith(" v") for line in result.lines) == 100
     assert result.err.splitlines() == [
-        "note: a terminal shows only the first 100 keys; more may follow",
+        "note: a terminal shows only the first 100 keys; more follow",
         "hint: `| less` or `> FILE` gets all keys; --limit N chooses how many",
     ]
     for selection in (("-o", "json"), ("--limit", "500"), ("--contains", "v")):
@@ -191,6 +191,47 @@ def test_a_diff_shows_the_changed_fields_of_two_json_objects(flights: Cli) -> No
     assert '{"f":7,"delay":-1,"dest":"IAH"}' in flights.ok(*diff, "--wide").out
     flights.variables = {"COLUMNS": "60"}
     assert flights.ok(*diff).lines[-1] == "cut: before, after; --wide shows them"
+
+
+def test_a_diff_tells_different_fields_with_equal_texts_apart(flights: Cli) -> None:
+    changes = {
+        b"a": (b'{"n": "5", "same": 1}', b'{"n": 5, "same": 1}'),
+        b"b": (b'{"n": "(missing)", "o": 1}', b'{"o": 2}'),
+        b"c": (b'{"n": {"x": 1, "y": [{"p": 1}]}, "o": 1}', b'{"n":{"y":[{"p":1}],"x":1},"o":2}'),
+        b"d": (b"\xff\x00", b"\xff\x01"),
+    }
+    for n in range(2):
+        flights.append(*(at(NOW + n, key, values[n]) for key, values in changes.items()))
+    diff = ("diff", "flights", "--from", str(NOW))
+    rows = [" ".join(line.split()[3:-6]) for line in flights.ok(*diff).lines[1:]]
+    assert rows == [
+        'n "5" n 5',
+        'n "(missing)", o 1 n (missing), o 2',
+        "o 1 o 2",
+        '{"base64": "/wA="} {"base64": "/wE="}',
+    ]
+    lines = flights.ok(*diff, "--key", "a").lines
+    assert lines[-1].split() == ["0", "value.n", '"5"', "5"]
+    assert [line.split()[1] for line in flights.ok(*diff, "--key", "c").lines[3:]] == ["value.o"]
+
+
+def test_a_diff_shows_objects_that_are_nested_as_deeply_as_python_can_parse(flights: Cli) -> None:
+    depths = range(900, 1000, 5)
+    for n in range(2):
+        values = (b'{"a":' * depth + b"%d" % n + b"}" * depth for depth in depths)
+        keyed = zip(depths, values, strict=True)
+        flights.append(*(at(NOW + n, b"%d" % depth, value) for depth, value in keyed))
+    diff = ("diff", "flights", "--from", str(NOW))
+    assert len(flights.ok(*diff).lines) == len(depths) + 1
+    for depth in depths:
+        assert flights.ok(*diff, "--key", str(depth)).lines[-1].split()[1].startswith("value")
+
+
+def test_a_diff_tells_values_with_equal_texts_apart(flights: Cli) -> None:
+    flights.append(at(NOW, b"a", b'"5"'))
+    flights.append(at(NOW + 1, b"a", b"5"))
+    lines = flights.ok("diff", "flights", "--from", str(NOW), "--value-as", "json").lines
+    assert lines[1].split()[3:5] == ['"5"', "5"]
 
 
 def test_a_diff_of_one_key_shows_only_changed_fields(flights: Cli) -> None:
