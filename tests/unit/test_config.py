@@ -252,9 +252,12 @@ def test_the_limit_of_the_proposal_is_set_in_both_directions(name: str) -> None:
 
 def test_limit_of_the_proposal_yields_to_the_present_names() -> None:
     given = {"max.message.time.difference.ms": "500", "message.timestamp.after.max.ms": "9"}
-    config, _ = parse(given)
+    config, notes = parse(given)
     assert config.message_timestamp_before_max_ms == 500
     assert config.message_timestamp_after_max_ms == 9
+    (ignored,) = (note.text for note in notes if note.kind is NoteKind.SHADOWED)
+    name = "message.timestamp.after.max.ms"
+    assert ignored == f"ignored for {name}, because {name} is set, too"
 
 
 @pytest.mark.parametrize("name", sorted(RETIRED))

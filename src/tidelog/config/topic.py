@@ -713,7 +713,8 @@ def _read(key: ConfigKey, name: str, text: str, factor: int = 1) -> ConfigValue:
 def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
     key = setting.key
     if setting is not winner:
-        text = f"ignored, because {winner.given} is set, too"
+        of = f" for {key.name}" if setting.given in TWO_SIDED_LIMITS else ""
+        text = f"ignored{of}, because {winner.given} is set, too"
         yield ConfigNote(NoteKind.SHADOWED, setting.given, text)
     elif setting.given != key.name:
         text = f"used as {key.name}={text_of(setting.value)}"
