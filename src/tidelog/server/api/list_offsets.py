@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import OffsetsGone, StorageFailure, TidelogError
+from tidelog.errors import OffsetsGone, TidelogError
 from tidelog.protocol.messages.list_offsets import (
     SPECIAL_SINCE,
     EpochEndOffset,
@@ -41,6 +41,7 @@ from tidelog.server.partitions.offset_lookup import (
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem
 from tidelog.server.partitions.read_failures import log_failure
+from tidelog.server.runtime.errors import code_of
 from tidelog.server.runtime.threads import Work
 from tidelog.server.security.operations import Operation
 from tidelog.storage.log.log import Log
@@ -178,12 +179,8 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
 def _code_of(log: Log, error: TidelogError | OSError) -> int:
     """Log why a partition can't be read, and return the error code for the client."""
     log_failure(log, error)
-    if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    if isinstance(error, OffsetsGone):
-        # The error's own code would make consumers reset their offsets.
-        return ErrorCode.CORRUPT_MESSAGE
-    return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+    # The own code of OffsetsGone would make consumers reset their offsets.
+    return ErrorCode.CORRUPT_MESSAGE if isinstance(error, OffsetsGone) else code_of(error)
 
 
 async def _search(search: Search | None, log: Log, work: Work, time_ms: int) -> Row:

@@ -64,7 +64,7 @@ from tidelog.record.header import (
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
-from tidelog.server.runtime.errors import NOT_SERVED, UnansweredRequest
+from tidelog.server.runtime.errors import NOT_SERVED, UnansweredRequest, code_of
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
@@ -762,7 +762,7 @@ def failed(
         index: The partition's number.
         error: The error.
     """
-    code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+    code = code_of(error)
     response = refused(index, code)
     if partition is None:
         return response

@@ -39,7 +39,7 @@ from tidelog.server.api.guards import DENIED_TEXT, Access
 from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.read_failures import log_failure
-from tidelog.server.runtime.errors import ID_NOT_HOSTED, NOT_HOSTED
+from tidelog.server.runtime.errors import ID_NOT_HOSTED, NOT_HOSTED, code_of
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
@@ -405,7 +405,7 @@ class ShareFetching:
                 return await self._node.reads.run(partial(read_now, may_block=True))
         except (OSError, TidelogError) as error:
             log_failure(self._live[named].partition.log, error)
-            self._respond(named, refusal(named, _code_of(error)))
+            self._respond(named, refusal(named, code_of(error)))
             return None
 
     async def _acquire(self, reads: "dict[SharedPartition, ShareRead]") -> None:
@@ -456,12 +456,6 @@ class ShareFetching:
         """Remember a partition's response, which ends the wait."""
         self._responses[named] = data
         self._has_news = True
-
-
-def _code_of(error: Exception) -> int:
-    if not isinstance(error, TidelogError):
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
 
 
 STRICT: Final = 1

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from tidelog.config import TopicConfig
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import StorageFailure, TidelogError
+from tidelog.errors import TidelogError
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -65,6 +65,7 @@ from tidelog.server.runtime.errors import (
     ID_NOT_HOSTED,
     NOT_HOSTED,
     Refusal,
+    code_of,
     errors_in,
     refusal_of,
     set_error,
@@ -499,11 +500,8 @@ async def _delete_until(
         if start is None:
             return failed_item(result, row, ErrorCode.OFFSET_OUT_OF_RANGE)
         await partition.flushed()
-    except StorageFailure:
-        return failed_item(result, row, ErrorCode.KAFKA_STORAGE_ERROR)
     except TidelogError as error:
-        code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
-        return failed_item(result, row, code)
+        return failed_item(result, row, code_of(error))
     return result(partition_index=row.partition_index, low_watermark=start)
 
 

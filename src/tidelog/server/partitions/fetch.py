@@ -47,6 +47,7 @@ from tidelog.server.partitions.segment_reads import (
     SegmentBytes,
     find_range,
 )
+from tidelog.server.runtime.errors import code_of
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.segment.segment import ColdRead
@@ -430,14 +431,11 @@ class PartitionRead:
     def _take(self, records: Records) -> None:
         self.records, self.size_bytes = records, len(records)
 
-    def fail(self, error: Exception, order: ReadOrder) -> None:
+    def fail(self, error: TidelogError | OSError, order: ReadOrder) -> None:
         """Set the result to the error of the failed read."""
-        code: int = ErrorCode.KAFKA_STORAGE_ERROR
         if self.partition is not None:
             log_failure(self.partition.log, error)
-        if isinstance(error, TidelogError):
-            code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
-        self._refuse(order, code)
+        self._refuse(order, code_of(error))
 
 
 def _converted(

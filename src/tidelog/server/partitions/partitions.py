@@ -21,12 +21,13 @@ from typing import Final
 
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import StorageFailure, TidelogError, UnknownTopic
+from tidelog.errors import TidelogError, UnknownTopic
 from tidelog.gc_pauses import take_as_old
 from tidelog.server.partitions.partition import (
     OLD_EVERY,
     Partition,
 )
+from tidelog.server.runtime.errors import code_of
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.directory.log_dir import LogDir
@@ -182,10 +183,8 @@ class Partitions:
         name = TopicPartition(topic, number)
         try:
             return self._use(name) if self._is_there(name) else _UNKNOWN
-        except StorageFailure:
-            return ErrorCode.KAFKA_STORAGE_ERROR
         except TidelogError as error:
-            return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+            return code_of(error)
 
     def find_used(self, topic: str, partition: int) -> Partition | None:
         """Return a partition that has been used; None if it hasn't been used or doesn't exist."""

@@ -69,11 +69,19 @@ class Refusal(TidelogError):
         super().__init__(message or f"error {error_code}")
 
 
+def code_of(error: TidelogError | OSError) -> ErrorCode:
+    """Return the error code for a client: for an OSError KAFKA_STORAGE_ERROR.
+
+    An error without a code of its own gets UNKNOWN_SERVER_ERROR.
+    """
+    if not isinstance(error, TidelogError):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else ErrorCode(error.code)
+
+
 def refusal_of(error: TidelogError) -> Refusal:
     """Convert an error of a lower layer to a `Refusal` of one item of a request."""
-    if isinstance(error, Refusal):
-        return error
-    return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code, str(error))
+    return error if isinstance(error, Refusal) else Refusal(code_of(error), str(error))
 
 
 class ItemResult(Protocol):

@@ -22,7 +22,7 @@ from tidelog.server.partitions.partition import (
     end_transaction,
 )
 from tidelog.server.partitions.services import Services
-from tidelog.server.runtime.errors import NOT_SERVED
+from tidelog.server.runtime.errors import NOT_SERVED, code_of
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.transactions.metadata import LOGGER, Transaction, TransactionState
@@ -194,7 +194,7 @@ class PartitionMarkers:
             )
             result = end_transaction(partition, end)
         except TidelogError as error:
-            return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else ErrorCode(error.code)
+            return code_of(error)
         if not partition.must_wait(result, ALL_REPLICAS):
             return ErrorCode.NONE
         return partition.visible(result.last_offset + 1)
