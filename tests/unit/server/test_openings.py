@@ -63,7 +63,7 @@ def names(node: Node) -> list[TopicPartition]:
 
 async def begun(node: Node, gate: Gate) -> "asyncio.Future[None]":
     """Start to open all partitions, and wait until a thread opens one of them."""
-    opening = asyncio.ensure_future(node.partitions.open_beside(names(node), node.work))
+    opening = asyncio.ensure_future(node.partitions.open_beside(names(node)))
     assert await asyncio.to_thread(gate.has_begun.wait, PATIENCE_S)
     return opening
 
@@ -73,7 +73,7 @@ def test_all_are_opened_in_threads_once_and_serve(node: Node, gate: Gate, disk: 
 
     async def story() -> None:
         asked = names(node)
-        both = (node.partitions.open_beside(asked, node.work) for _ in range(2))
+        both = (node.partitions.open_beside(asked) for _ in range(2))
         await asyncio.gather(*both)
         assert node.partitions.unopened([("t", 0), ("t", 5)]) == []
         disk.hook = lambda _call, _path: None
@@ -116,13 +116,13 @@ def test_a_failed_opening_is_raised_once_and_then_retried(node: Node, gate: Gate
     name = TopicPartition("t", 0)
 
     async def story() -> None:
-        await node.partitions.open_beside([name], node.work)
+        await node.partitions.open_beside([name])
         assert not node.partitions.must_open(name)
         with pytest.raises(StorageFailure):
             node.partitions.get("t", 0)
         gate.failure = None
         assert node.partitions.must_open(name)
-        await node.partitions.open_beside([name], node.work)
+        await node.partitions.open_beside([name])
         assert node.partitions.get("t", 0).log.log_end_offset == 0
 
     asyncio.run(story())
@@ -150,7 +150,7 @@ def test_an_opening_continues_if_its_caller_is_cancelled(node: Node, gate: Gate)
         with pytest.raises(asyncio.CancelledError):
             await opening
         gate.may_open.set()
-        await node.partitions.open_beside(names(node), node.work)
+        await node.partitions.open_beside(names(node))
         node.partitions.get("t", 0)
 
     asyncio.run(story())
@@ -166,7 +166,7 @@ def test_an_opening_for_writing_leaves_no_sync_for_the_loop(node: Node, disk: Ho
 
     async def story() -> None:
         name = TopicPartition("t", 0)
-        await node.partitions.open_beside([name], node.work, to_write=True)
+        await node.partitions.open_beside([name], to_write=True)
         log = node.partitions.get("t", 0).log
         assert log.leader_epochs.entries == ((0, 0),)
         log.append([NewRecord(value=b"v")])
@@ -189,7 +189,7 @@ def test_a_failed_opening_for_writing_leaves_the_partition_offline(tmp_path: Pat
 
     async def story() -> None:
         disk.hook = fail
-        await node.partitions.open_beside([TopicPartition("t", 0)], node.work, to_write=True)
+        await node.partitions.open_beside([TopicPartition("t", 0)], to_write=True)
         found = node.partitions.get("t", 0)
         assert found.failure is not None
         with pytest.raises(StorageFailure):

@@ -156,7 +156,7 @@ def _unopened(
 async def _when_open(
     context: RequestContext, request: FindCoordinatorRequest, missing: Iterable[TopicPartition]
 ) -> FindCoordinatorResponse:
-    await context.node.partitions.open_beside(missing, context.node.work, to_write=True)
+    await context.node.partitions.open_beside(missing, to_write=True)
     return _coordinator_response(context, request, ErrorCode.NONE)
 
 

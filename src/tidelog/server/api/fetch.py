@@ -25,6 +25,7 @@ from tidelog.protocol.messages.fetch import (
 )
 from tidelog.protocol.requests import ReceivedRequest
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
+from tidelog.server.api.guards import Access
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import (
     PartitionRead,
@@ -64,13 +65,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     if fetching.error_code:
         return response_of(context, fetching, ())
     order = order_of(context, request)
-    missing = node.partitions.unopened(unused(node, fetching.partitions))
-    if missing:
-        await node.partitions.open_beside(missing, node.work)
-    denied: frozenset[str | UUID] = frozenset()
-    if node.authorizer is not None:
-        denied = denied_topics(context, fetching.partitions, is_follower=order.is_follower)
-    reads = reads_of(node, fetching.partitions, denied)
+    reads = await _reads(context, fetching.partitions, is_follower=order.is_follower)
     reading = Reading(order, reads)
     await reading.finish(node.reads)
     if not reading.is_enough(request.max_wait_ms):
@@ -141,7 +136,30 @@ def _key(topic: str | UUID, partition: int) -> PartitionKey:
     return topic, partition
 
 
-def denied_topics(
+async def _reads(
+    context: RequestContext, partitions: Sequence[CachedPartition], *, is_follower: bool
+) -> list[PartitionRead]:
+    """Open partitions, and return a read for each partition that the client may read.
+
+    As in Kafka, refused or missing partitions come last.
+    """
+    node = context.node
+    await node.partitions.ensure_open(_unused(node, partitions))
+    denied = frozenset[str | UUID]()
+    if node.authorizer is not None:
+        denied = _denied_topics(context, partitions, is_follower=is_follower)
+    reads = [
+        _read_of(cached, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if denied and cached.key[0] in denied
+        else _read(node, cached)
+        for cached in partitions
+    ]
+    if all(read.partition is not None for read in reads):
+        return reads
+    return sorted(reads, key=lambda read: read.partition is None)
+
+
+def _denied_topics(
     context: RequestContext, partitions: Iterable[CachedPartition], *, is_follower: bool
 ) -> frozenset[str | UUID]:
     """Return the topics that the client is not authorized to read, by name or id as requested.
@@ -150,41 +168,19 @@ def denied_topics(
     rights to all partitions are checked for each Fetch. A follower may read either all topics or no
     topic. For a consumer, a topic with an unknown id is not denied.
     """
-    authorizer, connection = context.node.authorizer, context.connection
-    assert authorizer is not None
-    from tidelog.server.security.operations import Client, Operation, ResourceType
-
-    client = Client(connection.principal, connection.host)
+    access = Access(context)
     if is_follower:
-        may_follow = authorizer.may_cluster(client, Operation.CLUSTER_ACTION)
+        may_follow = access.may_cluster(Operation.CLUSTER_ACTION)
         return frozenset(() if may_follow else (cached.key[0] for cached in partitions))
     names = {cached.key[0]: _name(context.node, cached) for cached in partitions}
     return frozenset(
         topic
         for topic, name in names.items()
-        if name is not None and not authorizer.may(client, Operation.READ, ResourceType.TOPIC, name)
+        if name is not None and not access.may_topic(Operation.READ, name)
     )
 
 
-def reads_of(
-    node: Node, partitions: Iterable[CachedPartition], denied: frozenset[str | UUID]
-) -> list[PartitionRead]:
-    """Return a read for each partition. As in Kafka, refused or missing partitions come last."""
-    if denied:
-        reads = [
-            _read_of(cached, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            if cached.key[0] in denied
-            else _read(node, cached)
-            for cached in partitions
-        ]
-    else:
-        reads = [_read(node, cached) for cached in partitions]
-    if all(read.partition is not None for read in reads):
-        return reads
-    return sorted(reads, key=lambda read: read.partition is None)
-
-
-def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
+def _unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
     """Yield the topic name and number of each partition that still has to be looked up.
 
     These are partitions that were deleted since they were looked up, and partitions that were never
@@ -530,13 +526,7 @@ async def _answer_long(
     reads: list[PartitionRead] = []
     for start in range(0, len(partitions), _SLICE):
         some = partitions[start : start + _SLICE]
-        missing = node.partitions.unopened(unused(node, some))
-        if missing:
-            await node.partitions.open_beside(missing, node.work)
-        denied = frozenset[str | UUID]()
-        if node.authorizer is not None:
-            denied = denied_topics(context, some, is_follower=order.is_follower)
-        reads += reads_of(node, some, denied)
+        reads += await _reads(context, some, is_follower=order.is_follower)
         await slices.rest()
     reading = await _read_slice(context, order, reads, slices)
     if not reading.is_enough(request.max_wait_ms):

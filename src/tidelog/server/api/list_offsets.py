@@ -80,11 +80,9 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
             )
             for topic in request.topics
         )
-    missing = context.node.partitions.unopened(
+    await context.node.partitions.ensure_open(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     )
-    if missing:
-        await context.node.partitions.open_beside(missing, context.node.work)
     topics: dict[str, dict[int, PartitionResponse]] = {}
     for topic in request.topics:
         rows = topics.setdefault(topic.name, {})
@@ -289,11 +287,9 @@ async def offset_for_leader_epoch(
     epoch and the start offset of the first known epoch.
     """
     node = context.node
-    missing = node.partitions.unopened(
+    await node.partitions.ensure_open(
         (topic.topic, each.partition) for topic in request.topics for each in topic.partitions
     )
-    if missing:
-        await node.partitions.open_beside(missing, node.work)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

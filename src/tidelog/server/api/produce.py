@@ -244,7 +244,7 @@ class AppendPlan:
             missing = node.partitions.unopened(self._remaining_partitions())
             if not missing or (is_opened and not has_waited):
                 break
-            await node.partitions.open_beside(missing, node.work, to_write=True)
+            await node.partitions.open_beside(missing, to_write=True)
             is_opened = True
         if self._begin_transactions():
             await self._verify_transactions()

@@ -293,9 +293,7 @@ class ShareFetching:
         """
         for start in range(0, len(named), AT_ONCE):
             piece = named[start : start + AT_ONCE]
-            missing = self._node.partitions.unopened(self._member.names_of(piece))
-            if missing:
-                await self._node.partitions.open_beside(missing, self._node.work)
+            await self._node.partitions.ensure_open(self._member.names_of(piece))
             for number, each in enumerate(piece, start + 1):
                 if await self._open_one(each) and may_stop:
                     return named[number:]

@@ -11,7 +11,7 @@ ReplicationControlManager, KafkaApis and ControllerApis (rights).
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -449,27 +449,22 @@ def _absent_of(
 # -- DeleteRecords -------------------------------------------------------------------------------
 
 
-def delete_records(
+async def delete_records(
     context: RequestContext, request: DeleteRecordsRequest
-) -> Awaitable[DeleteRecordsResponse]:
+) -> DeleteRecordsResponse:
     """Delete records below an offset.
 
     The response has the new log start offsets, which are durable.
     """
-    return _delete(context.node, request)
-
-
-async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    topics = []
-    partitions, named = node.partitions, _named_once(request)
-    names = [(topic, number) for topic, rows in named.items() for number in rows]
-    await partitions.open_beside(partitions.unopened(names), node.work)
+    topics, named = [], _named_once(request)
+    partitions = context.node.partitions
+    await partitions.ensure_open((name, number) for name, rows in named.items() for number in rows)
     for topic, rows in named.items():
         results = []
         for row in rows.values():
             # a change of the topic's segments may begin while the previous partition is synced
             await partitions.holds.wait([topic])
-            results.append(await _delete_until(node, topic, row))
+            results.append(await _delete_until(context.node, topic, row))
         topics.append(DeleteRecordsTopicResult(name=topic, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 

@@ -480,11 +480,9 @@ async def describe_producers(
 ) -> DescribeProducersResponse | LargeResponse:
     """Describe the producers of each partition."""
     node = context.node
-    missing = node.partitions.unopened(
+    await node.partitions.ensure_open(
         (topic.name, number) for topic in request.topics for number in topic.partition_indexes
     )
-    if missing:
-        await node.partitions.open_beside(missing, node.work)
     topics = [
         DescribeProducersTopicResponse(
             name=topic.name,

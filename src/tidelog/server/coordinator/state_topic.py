@@ -721,7 +721,7 @@ class StateTopic(Generic[Loaded]):
 
     async def _load(self, part: _Part, number: int) -> None:
         partitions = self._services.partitions
-        await partitions.open_beside([TopicPartition(self.name, number)], self._services.work)
+        await partitions.open_beside([TopicPartition(self.name, number)])
         partition = partitions.get(self.name, number)
         if not self._is_of_topic(part, number):
             return

@@ -113,11 +113,9 @@ class Standby:
         self._groups = (
             {} if group_offsets is None else {n: list(c) for n, c in group_offsets.groups.items()}
         )
-        partitions = self._services.partitions
-        partition_names = {
-            (each.topic, each.partition) for all_ in self._groups.values() for each in all_
-        }
-        await partitions.open_beside(partitions.unopened(partition_names), self._services.work)
+        await self._services.partitions.ensure_open(
+            {(each.topic, each.partition) for all_ in self._groups.values() for each in all_}
+        )
         return True
 
     def take_in(self, number: int, count: int, groups: dict[str, AnyGroup]) -> bool:

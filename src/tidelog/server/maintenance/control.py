@@ -185,7 +185,7 @@ class Control:
         """
         node = self._node
         async with node.topics.changing:
-            return await node.partitions.reopen(name.topic, name.partition, node.work)
+            return await node.partitions.reopen(name.topic, name.partition)
 
     async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
         """Run the verb attach, swap or erase. Meanwhile appends to the affected topics wait."""
@@ -272,7 +272,7 @@ class Control:
 
     async def _open(self, names: Iterable[TopicPartition]) -> None:
         """Open partitions in threads, so that the verb does not open them on the event loop."""
-        await self._node.partitions.open_beside(names, self._node.work)
+        await self._node.partitions.open_beside(names)
 
     def _on_copied(self, _: int) -> None:
         """Stop the copy if the broker is stopping.

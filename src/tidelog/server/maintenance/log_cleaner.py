@@ -90,7 +90,7 @@ def _ensure_compacted(node: "Node", name: TopicPartition) -> None:
 
 async def _flush(node: "Node", name: TopicPartition, *, roll: bool) -> None:
     """Open a partition, and flush it unless it is offline; `roll` first ends its active segment."""
-    await node.partitions.open_beside([name], node.work)
+    await node.partitions.open_beside([name])
     partition = node.partitions.get(name.topic, name.partition)
     if roll and partition.failure is None:
         partition.log.roll()
@@ -518,7 +518,7 @@ class LogCleaner:
         """Inspect a partition; return None if it has not changed or can't be inspected."""
         node = self._node
         try:
-            await node.partitions.open_beside([name], node.work)
+            await node.partitions.open_beside([name])
             if node.partitions.must_open(name) or node.topics.find(name.topic) is None:
                 return None
             partition = node.partitions.get(name.topic, name.partition)

@@ -108,7 +108,7 @@ class LogManager:
         """
         if self._is_stopped:
             return
-        opening = asyncio.ensure_future(self._node.partitions.open_beside([name], self._node.work))
+        opening = asyncio.ensure_future(self._node.partitions.open_beside([name]))
         self._openings.add(opening)  # keeps a reference to the task
 
         def opened(ended: asyncio.Task[None]) -> None:

@@ -135,8 +135,9 @@ class Partitions:
         has_kernels: Whether newly opened logs use kernels for checks and searches.
     """
 
-    def __init__(self, log_dir: LogDir, *, syncs_all: bool = False) -> None:
+    def __init__(self, log_dir: LogDir, work: Work, *, syncs_all: bool) -> None:
         self._log_dir = log_dir
+        self._work = work
         self._syncs_all = syncs_all
         self.has_kernels = False
         self._open: dict[TopicPartition, Partition] = {}
@@ -208,9 +209,13 @@ class Partitions:
             return False
         return name.partition in numbers_of(info)
 
-    async def open_beside(
-        self, names: Iterable[TopicPartition], work: Work, *, to_write: bool = False
-    ) -> None:
+    async def ensure_open(self, names: Iterable[tuple[str, int]]) -> None:
+        """Open the existing partitions among `names` in threads, as `open_beside` does."""
+        missing = self.unopened(names)
+        if missing:
+            await self.open_beside(missing)
+
+    async def open_beside(self, names: Iterable[TopicPartition], *, to_write: bool = False) -> None:
         """Open partitions in threads, several at a time.
 
         A partition that several callers need is opened only once. If a partition can't be opened,
@@ -222,18 +227,18 @@ class Partitions:
         async def open_next() -> None:
             for number, name in enumerate(remaining, start=1):
                 async with self._opening_room:
-                    await self._open_one(name, work, to_write=to_write)
+                    await self._open_one(name, to_write=to_write)
                 if number % OLD_EVERY == 0:
                     take_as_old()
 
         await asyncio.gather(*(open_next() for _ in range(OPENINGS)))
 
-    async def _open_one(self, name: TopicPartition, work: Work, *, to_write: bool) -> None:
+    async def _open_one(self, name: TopicPartition, *, to_write: bool) -> None:
         if not self.must_open(name):
             return
         try:
             opening = self._log_dir.open_partitions.open_in_thread(
-                name, work.submit, to_write=to_write
+                name, self._work.submit, to_write=to_write
             )
         except TidelogError:
             return  # the partition was deleted, or never existed
@@ -246,7 +251,7 @@ class Partitions:
                 with suppress(TidelogError):  # deleted meanwhile
                     self.get(name.topic, name.partition)
 
-    async def reopen(self, topic: str, partition: int, work: Work) -> bool:
+    async def reopen(self, topic: str, partition: int) -> bool:
         """Reopen a partition that is offline after a disk failure; return whether it was reopened.
 
         Raises:
@@ -258,7 +263,7 @@ class Partitions:
             return False
         # `detach` runs on the event loop, because the log's deferred work belongs to this thread.
         release_files = offline.log.detach()
-        log = await work.run(self._reopened, release_files, topic, partition)
+        log = await self._work.run(self._reopened, release_files, topic, partition)
         if offline.is_deleted:
             return False
         if self.has_kernels:

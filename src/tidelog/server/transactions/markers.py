@@ -171,9 +171,7 @@ class PartitionMarkers:
             coordinator writes the partition's marker again later.
         """
         opened = self._services.partitions
-        missing = opened.unopened((each.topic, each.partition) for each in partitions)
-        if missing:
-            await opened.open_beside(missing, self._services.work)
+        await opened.ensure_open((each.topic, each.partition) for each in partitions)
         topics = list({each.topic for each in partitions})
         while opened.holds and opened.holds.stops_appends(topics):
             await opened.holds.wait(topics)
