@@ -21,7 +21,7 @@ from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeCo
 from tidelog.protocol.messages.group_offsets import OffsetDeleteRequest, OffsetDeleteRequestTopic
 from tidelog.protocol.messages.metadata import DescribeTopicPartitionsRequest
 from tidelog.protocol.messages.shared import PartitionIndex
-from tidelog.protocol.messages.topics import DeleteTopicsRequest
+from tidelog.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from tidelog.server.api import topics as topic_handlers
 from tidelog.server.embedded import Broker
 from tidelog.server.runtime.errors import Refusal
@@ -50,11 +50,11 @@ def test_without_the_right_to_delete_a_missing_topic_is_looked_up_once(
     add(broker, "alice", allow("DELETE", name="flights-mine"))
     looked_for: list[str] = []
 
-    def find(_node: object, name: str, *_: object) -> None:
-        looked_for.append(name)
+    def find(_node: object, state: DeleteTopicState, _times: object) -> None:
+        looked_for.append(state.name or "")
         raise Refusal(UNKNOWN_TOPIC)
 
-    monkeypatch.setattr(topic_handlers, "_named", find)
+    monkeypatch.setattr(topic_handlers, "_to_delete", find)
     names = ["flights-next", "flights-mine", "flights", "secret-next"]
     with login(broker, "alice") as alice:
         said = alice.ask(DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=names, timeout_ms=1000))

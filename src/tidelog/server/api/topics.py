@@ -204,12 +204,8 @@ async def delete_topics(
     context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     """Delete topics by name or by id."""
-    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    # An entry with both name and id is refused. Such an entry is not counted here, because it does
-    # not make another entry a duplicate.
-    names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
-    ids = Counter(state.topic_id for state in states if state.name is None)
-    if request.timeout_ms <= 0 and any(_names_one(state, names, ids) for state in states):
+    states, times = _states_of(request)
+    if request.timeout_ms <= 0 and any(_names_one(state, times) for state in states):
         late = ErrorCode.REQUEST_TIMED_OUT
         return DeleteTopicsResponse(
             responses=[failed_item(DeletableTopicResult, state, late) for state in states]
@@ -220,7 +216,7 @@ async def delete_topics(
         await slices.rest()
         result = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
         with errors_in(result):
-            info = _to_delete(context.node, state, names, ids)
+            info = _to_delete(context.node, state, times)
             result.name, result.topic_id = info.name, info.topic_id or NO_UUID
             deletions.append((info, result))
         results.append(result)
@@ -231,43 +227,51 @@ async def delete_topics(
     return DeleteTopicsResponse(responses=results)
 
 
-def _names_one(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -> bool:
+def _states_of(
+    request: DeleteTopicsRequest,
+) -> tuple[list[DeleteTopicState], Counter[str | UUID]]:
+    """Return the entries of a request, and how many entries have each name and each id.
+
+    An entry with both name and id is refused. Such an entry is not counted, because it does not
+    make another entry a duplicate.
+    """
+    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    return states, Counter(_key_of(state) for state in states if not _has_both(state))
+
+
+def _key_of(state: DeleteTopicState) -> str | UUID:
+    return state.topic_id if state.name is None else state.name
+
+
+def _has_both(state: DeleteTopicState) -> bool:
+    return state.name is not None and state.topic_id != NO_UUID
+
+
+def _names_one(state: DeleteTopicState, times: Counter[str | UUID]) -> bool:
     """Whether an entry has either a name or an id, and no other entry names the same topic."""
-    if state.name is None:
-        return state.topic_id != NO_UUID and ids[state.topic_id] == 1
-    return state.topic_id == NO_UUID and names[state.name] == 1
+    key = _key_of(state)
+    return not _has_both(state) and key != NO_UUID and times[key] == 1
 
 
-def _to_delete(
-    node: Node, state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]
-) -> TopicInfo:
+def _to_delete(node: Node, state: DeleteTopicState, times: Counter[str | UUID]) -> TopicInfo:
     """Return the topic to delete. Raises Refusal."""
     if not node.config.delete_topic_enable:
         raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-    if state.name is not None and state.topic_id != NO_UUID:
+    if _has_both(state):
         text = "You may not specify both topic name and topic id."
         raise Refusal(ErrorCode.INVALID_REQUEST, text)
-    if state.name is not None:
-        return _named(node, state.name, names, ids)
-    if state.topic_id == NO_UUID:
+    key, by_name = _key_of(state), state.name is not None
+    if key == NO_UUID:
         raise Refusal(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-    if ids[state.topic_id] > 1:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
-    info = node.topics.find_by_id(state.topic_id)
+    if times[key] > 1:
+        kind = "name" if by_name else "id"
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Duplicate topic {kind}.")
+    info = node.topics.find(key) if isinstance(key, str) else node.topics.find_by_id(key)
+    if info is None and by_name:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED)
     if info is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, ID_NOT_HOSTED)
-    if info.name in names:
-        raise Refusal(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
-    return info
-
-
-def _named(node: Node, name: str, names: Counter[str], ids: Counter[UUID]) -> TopicInfo:
-    if names[name] > 1:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-    info = node.topics.find(name)
-    if info is None:
-        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED)
-    if info.topic_id in ids:
+    if (info.topic_id if by_name else info.name) in times:
         raise Refusal(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
     return info
 
@@ -377,8 +381,7 @@ def guard_delete_topics(
     instead of the error for missing rights. The handler refuses a topic that is named twice, or by
     name and id.
     """
-    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    times = Counter(_key_of(state) for state in states if not _has_both(state))
+    states, times = _states_of(request)
 
     def name_of(state: DeleteTopicState) -> str | None:
         return access.name_of(state.topic_id) if state.name is None else state.name
@@ -408,14 +411,6 @@ def guard_delete_topics(
         return None, Denied.whole(DeleteTopicsResponse(responses=refusals))
     rest = replace(request, topics=allowed, topic_names=[])
     return rest, Denied.rows("responses", refusals)
-
-
-def _key_of(state: DeleteTopicState) -> str | UUID:
-    return state.topic_id if state.name is None else state.name
-
-
-def _has_both(state: DeleteTopicState) -> bool:
-    return state.name is not None and state.topic_id != NO_UUID
 
 
 def _absent_of(
