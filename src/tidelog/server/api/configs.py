@@ -81,7 +81,7 @@ from tidelog.server.admin.config_display import (
 from tidelog.server.admin.quotas import KINDS, QuotaFilter, change, filter_of, parts_of
 from tidelog.server.admin.topic_rules import config_refusal, ensure_name, parsed
 from tidelog.server.api import topic_changes
-from tidelog.server.api.context import Answer, LargeResponse, RequestContext, large_if_many
+from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import (
     DENIED_TEXT,
     Access,
@@ -91,7 +91,7 @@ from tidelog.server.api.guards import (
 )
 from tidelog.server.api.node import Node
 from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
-from tidelog.server.runtime.loop import Slices
+from tidelog.server.runtime.loop import Slices, in_slices
 from tidelog.server.security.operations import Operation
 from tidelog.storage.directory.broker_files import (
     ALL_BROKERS,
@@ -430,8 +430,8 @@ def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
     return None if resource_class is None else resource_class(node, name)
 
 
-# Maximum number of resources that are described without yielding the event loop. Describing a
-# resource takes a fraction of a millisecond.
+# Maximum number of resources in a response to DescribeConfigs that is encoded on the event loop.
+# Encoding takes long, because the response has all settings of each resource.
 AT_ONCE: Final = 8
 
 # Resource types that requests may name. Resources of some of these types have no settings on this
@@ -446,7 +446,9 @@ REPLACEABLE_KINDS: Final = RESOURCE_KINDS - {BROKER_LOGGER}
 # -- describe ------------------------------------------------------------------------------------
 
 
-def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Answer:
+async def describe_configs(
+    context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse | LargeResponse:
     """Describe the settings of resources. A resource that is named twice is described once.
 
     If any resource has an unknown type, the whole request is refused.
@@ -459,21 +461,11 @@ def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -
             ]
         )
     resources = {(each.resource_type, each.resource_name): each for each in request.resources}
-    if len(resources) > AT_ONCE:
-        return _describe_many(context.node, list(resources.values()), request)
-    results = [_described(context.node, each, request) for each in resources.values()]
-    return DescribeConfigsResponse(results=results)
-
-
-async def _describe_many(
-    node: Node, resources: Sequence[DescribeConfigsResource], request: DescribeConfigsRequest
-) -> LargeResponse:
-    """Describe resources in slices, yielding the event loop in between."""
-    slices, results = Slices(node.env.clock), []
-    for resource in resources:
-        results.append(_described(node, resource, request))
-        await slices.rest()
-    return LargeResponse(DescribeConfigsResponse(results=results), results)
+    node = context.node
+    described = (_described(node, each, request) for each in resources.values())
+    results = await in_slices(node.env.clock, described)
+    response = DescribeConfigsResponse(results=results)
+    return LargeResponse(response, results) if len(results) > AT_ONCE else response
 
 
 def _described(

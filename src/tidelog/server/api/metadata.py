@@ -11,7 +11,7 @@ KIP-1022 (features that begin at 0).
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -51,7 +51,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.api.table import ROWS
 from tidelog.server.partitions.partitions import numbers_of
 from tidelog.server.runtime.errors import Refusal
-from tidelog.server.runtime.loop import Slices
+from tidelog.server.runtime.loop import in_slices
 from tidelog.server.security.operations import Operation, ResourceType
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC
@@ -76,12 +76,8 @@ TOPICS_AT_ONCE: Final = 1000
 EPOCHS_AT_ONCE: Final = 16
 
 
-@dataclass(slots=True)
-class TopicLookup:
-    """Result of a topic's lookup: `info` if the topic exists, else its error in `missing`."""
-
-    info: TopicInfo | None
-    missing: MetadataTopic | None = None
+# Result of a topic's lookup: the topic, or the error of a missing topic.
+_Lookup: TypeAlias = TopicInfo | MetadataTopic
 
 
 def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
@@ -91,7 +87,7 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
         return _refused(topics)
     lookups = _look_up(context, topics)
     new_topics = _to_create(context, request, lookups)
-    infos = [each.info for each in lookups if each.info is not None]
+    infos = [each for each in lookups if isinstance(each, TopicInfo)]
     stale = [info for info in infos if not _is_fresh(context.node, info)]
     unknown = context.node.partitions.unread_epochs(stale)
     if not new_topics and len(unknown) <= EPOCHS_AT_ONCE and len(lookups) <= TOPICS_AT_ONCE:
@@ -112,12 +108,10 @@ async def _later(
     for name in new_topics:
         await _create(node, name)
     lookups = _look_up(context, request.topics)
-    infos = [each.info for each in lookups if each.info is not None]
+    infos = [each for each in lookups if isinstance(each, TopicInfo)]
     await node.partitions.read_epochs(node.partitions.unread_epochs(infos), node.env.clock)
-    topics, slices = [], Slices(node.env.clock)
-    for each in _without(new_topics, _look_up(context, request.topics)):
-        topics.append(_topic(node, each))
-        await slices.rest()
+    lookups = _without(new_topics, _look_up(context, request.topics))
+    topics = await in_slices(node.env.clock, (_topic(node, each) for each in lookups))
     response = _response(context, request, topics)
     return LargeResponse(response, topics) if len(topics) > TOPICS_AT_ONCE else response
 
@@ -136,11 +130,11 @@ async def _create(node: Node, name: str) -> None:
                 await topic_changes.create(node, name, node.config.num_partitions)
 
 
-def _without(names: Sequence[str], lookups: Sequence[TopicLookup]) -> list[TopicLookup]:
+def _without(names: Sequence[str], lookups: Sequence[_Lookup]) -> list[_Lookup]:
     """Return the lookups, but report the topics with these names as missing."""
     hidden = frozenset(names)
     return [
-        _unknown(each.info.name) if each.info is not None and each.info.name in hidden else each
+        _unknown(each.name) if isinstance(each, TopicInfo) and each.name in hidden else each
         for each in lookups
     ]
 
@@ -196,7 +190,7 @@ def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
 
 def _look_up(
     context: RequestContext, topics: Sequence[MetadataRequestTopic] | None
-) -> list[TopicLookup]:
+) -> list[_Lookup]:
     """Look up each requested topic once, or all topics if `topics` is None.
 
     In version 0 an empty list requests all topics, too. All names are ignored if any topic has an
@@ -204,7 +198,7 @@ def _look_up(
     """
     node = context.node
     if topics is None or (context.version == 0 and not topics):
-        return [TopicLookup(info) for info in node.topics.all().values()]
+        return [*node.topics.all().values()]
     ids = {topic.topic_id: None for topic in topics if topic.topic_id != NO_UUID}
     if ids or any(topic.name is None for topic in topics):
         return [_by_id(node, topic_id) for topic_id in ids or {NO_UUID: None}]
@@ -213,50 +207,41 @@ def _look_up(
     ]
 
 
-def _by_id(node: Node, topic_id: UUID) -> TopicLookup:
-    info = node.topics.find_by_id(topic_id)
-    if info is not None:
-        return TopicLookup(info)
-    return TopicLookup(
-        None, MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-    )
+def _by_id(node: Node, topic_id: UUID) -> _Lookup:
+    missing = MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+    return node.topics.find_by_id(topic_id) or missing
 
 
-def _by_name(node: Node, name: str) -> TopicLookup:
+def _by_name(node: Node, name: str) -> _Lookup:
     info = node.topics.find(name)
     if info is not None:
-        return TopicLookup(info)
+        return info
     try:
         ensure_name(name)
     except Refusal as refusal:
-        return TopicLookup(None, MetadataTopic(error_code=refusal.error_code, name=name))
+        return MetadataTopic(error_code=refusal.error_code, name=name)
     return _unknown(name)
 
 
-def _unknown(name: str) -> TopicLookup:
-    is_internal = name in types.INTERNAL_TOPICS
-    return TopicLookup(
-        None,
-        MetadataTopic(
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=is_internal
-        ),
-    )
+def _unknown(name: str) -> MetadataTopic:
+    code, is_internal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name in types.INTERNAL_TOPICS
+    return MetadataTopic(error_code=code, name=name, is_internal=is_internal)
 
 
 def _to_create(
-    context: RequestContext, request: MetadataRequest, lookups: Iterable[TopicLookup]
+    context: RequestContext, request: MetadataRequest, lookups: Iterable[_Lookup]
 ) -> list[str]:
     """Return the names of the missing topics that the request creates."""
     config = context.node.config
     if not request.allow_auto_topic_creation or not config.auto_create_topics_enable:
         return []
     names = [
-        each.missing.name
+        each.name
         for each in lookups
-        if each.missing is not None
-        and each.missing.name is not None
-        and each.missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        and each.missing.name != CLUSTER_METADATA_TOPIC
+        if isinstance(each, MetadataTopic)
+        and each.name is not None
+        and each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        and each.name != CLUSTER_METADATA_TOPIC
     ]
     # CreateTopics would refuse so many partitions at once, so no topic is created.
     return names if len(names) * config.num_partitions <= NEW_PARTITIONS_MAX else []
@@ -283,16 +268,14 @@ class _Described:
 _DESCRIBED: Final[WeakKeyDictionary[Node, dict[str, _Described]]] = WeakKeyDictionary()
 
 
-def _topic(node: Node, lookup: TopicLookup) -> MetadataTopic:
-    if lookup.info is None:
-        assert lookup.missing is not None
-        return lookup.missing
-    info = lookup.info
+def _topic(node: Node, lookup: _Lookup) -> MetadataTopic:
+    if isinstance(lookup, MetadataTopic):
+        return lookup
     return MetadataTopic(
-        name=info.name,
-        topic_id=info.topic_id or NO_UUID,
-        is_internal=node.topics.is_internal(info.name),
-        partitions=_partitions(node, info),
+        name=lookup.name,
+        topic_id=lookup.topic_id or NO_UUID,
+        is_internal=node.topics.is_internal(lookup.name),
+        partitions=_partitions(node, lookup),
     )
 
 
@@ -393,7 +376,8 @@ async def describe_topic_partitions(
         ]
         return DescribeTopicPartitionsResponse(topics=failed)
     limit = max(min(request.response_partition_limit, PARTITIONS_MAX), 1)
-    counts = {name: _count(node.topics.find(name)) for name in names}
+    infos = {name: node.topics.find(name) for name in names}
+    counts = {name: 0 if info is None else info.partitions for name, info in infos.items()}
     parts, cursor = split(names, counts, request.cursor, limit)
     partitions = [
         TopicPartition(part.name, number)
@@ -403,10 +387,6 @@ async def describe_topic_partitions(
     await node.partitions.read_epochs(partitions, node.env.clock)
     described = [_described(node, part) for part in parts]
     return DescribeTopicPartitionsResponse(topics=described, next_cursor=cursor)
-
-
-def _count(info: TopicInfo | None) -> int:
-    return 0 if info is None else info.partitions
 
 
 def _names(

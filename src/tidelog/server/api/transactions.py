@@ -14,7 +14,7 @@ Source: Kafka's protocol guide, APIs 22, 24 to 27, 61, 65 and 66; KIP-98, KIP-36
 KIP-994 (filter by duration), KIP-1152 (filter by name), KIP-1228; Kafka 4.3's KafkaApis.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final
 
@@ -65,6 +65,7 @@ from tidelog.server.transactions.coordinator import TransactionCoordinator
 from tidelog.server.transactions.metadata import (
     AddRequest,
     EndRequest,
+    InitRequest,
     ProducerRef,
     Transaction,
     TransactionMetadata,
@@ -141,11 +142,7 @@ async def _add(
     partitions the transaction has. If the context is a `PartContext`, the partitions are checked
     and not added.
     """
-    partitions = [
-        TopicPartition(topic.name, number)
-        for topic in transaction.topics
-        for number in topic.partitions
-    ]
+    partitions = _partitions_of(transaction.topics)
     refused = refusals(context, partitions)
     if refused:
         if isinstance(context, PartContext):
@@ -166,6 +163,10 @@ async def _add(
         return transactions.verify(transaction.transactional_id, producer, partitions)
     code = await transactions.add(adding)
     return dict.fromkeys(partitions, fenced(context.version, code))
+
+
+def _partitions_of(topics: Iterable[NamedPartitions]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
 
 
 def refusals(
@@ -214,30 +215,23 @@ async def add_offsets_to_txn(
     context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     """Add to a transaction the partition that stores a group's offsets."""
-    code = await context.node.groups.topic.ensure_topic()
+    topic = context.node.groups.topic
+    code = await topic.ensure_topic()
     if code is not ErrorCode.NONE:
         return AddOffsetsToTxnResponse(error_code=code)
     add_request = AddRequest(
         transactional_id=request.transactional_id,
         producer=ProducerRef(request.producer_id, request.producer_epoch),
-        partitions=frozenset({offsets_partition(context.node, request.group_id)}),
+        partitions=frozenset({TopicPartition(OFFSETS_TOPIC, topic.number_of(request.group_id))}),
     )
     added = await context.node.transactions.add(add_request)
     return AddOffsetsToTxnResponse(error_code=fenced(context.version, added))
 
 
-def offsets_partition(node: Node, group_id: str) -> TopicPartition:
-    """Return the partition that stores a group's offsets.
-
-    The topic `__consumer_offsets` must exist.
-    """
-    return TopicPartition(OFFSETS_TOPIC, node.groups.topic.number_of(group_id))
-
-
 # -- the end -----------------------------------------------------------------------------------
 
 
-def end_txn(context: RequestContext, request: EndTxnRequest) -> Awaitable[EndTxnResponse]:
+async def end_txn(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort a transaction. From version 5 on, the response has the client's new epoch."""
     bumps = context.version >= EPOCH_BUMP_FIRST_VERSION
     end_request = EndRequest(
@@ -246,10 +240,6 @@ def end_txn(context: RequestContext, request: EndTxnRequest) -> Awaitable[EndTxn
         commit=request.committed,
         version=EPOCH_BUMP_VERSION if bumps else 0,
     )
-    return _end(context, end_request)
-
-
-async def _end(context: RequestContext, end_request: EndRequest) -> EndTxnResponse:
     result = await context.node.transactions.end(end_request)
     return EndTxnResponse(
         error_code=fenced(context.version, result.code),
@@ -287,14 +277,11 @@ async def _passing(
     context: RequestContext, request: ListTransactionsRequest
 ) -> list[ListedTransactionState]:
     """Return the ids that match the filters and the pattern. An empty pattern matches all."""
-    passes = _filter(request, context.node.env.clock.now_ms())
-    listed = []
-    slices = Slices(context.node.env.clock)
-    for each in context.node.transactions.table.all():
-        metadata = each.metadata
-        if passes(metadata):
-            listed.append(_listed(metadata))
-        await slices.rest()
+    clock, transactions = context.node.env.clock, context.node.transactions.table.all()
+    passes = _filter(request, clock.now_ms())
+    metadata = (each.metadata for each in transactions)
+    rows = await in_slices(clock, (_listed(each) if passes(each) else None for each in metadata))
+    listed = [each for each in rows if each is not None]
     pattern = request.transactional_id_pattern
     return await context.node.work.run(_matching, pattern, listed) if pattern else listed
 
@@ -440,9 +427,6 @@ def init_producer_id(
 async def _init(
     context: RequestContext, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
-    # This module is imported here, because producers without transactions do not need it.
-    from tidelog.server.transactions.metadata import InitRequest, ProducerRef
-
     expected = None
     if request.producer_id != NONE:
         expected = ProducerRef(request.producer_id, request.producer_epoch)
@@ -536,9 +520,6 @@ def _producer(entry: ProducerEntry) -> ProducerState:
     )
 
 
-BROKERS_FIRST_VERSION: Final = 4
-
-
 def guard_init_producer_id(
     access: Access, request: InitProducerIdRequest
 ) -> Guarded[InitProducerIdRequest]:
@@ -569,14 +550,12 @@ def guard_add_partitions_to_txn(
     invalid partition gets its own error, and all other partitions get OPERATION_NOT_ATTEMPTED. From
     version 4 on, the request is sent by brokers, which need CLUSTER_ACTION instead of these rights.
     """
-    if access.context.version >= BROKERS_FIRST_VERSION:
+    if access.context.version >= BATCHED_FIRST_VERSION:
         if access.may_cluster(Operation.CLUSTER_ACTION):
             return request, None
         return None, denied_whole(access, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     topics = request.v3_and_below_topics
-    partitions = [
-        TopicPartition(topic.name, number) for topic in topics for number in topic.partitions
-    ]
+    partitions = _partitions_of(topics)
     codes: dict[TopicPartition, int]
     if not access.may_transact(Operation.WRITE, request.v3_and_below_transactional_id):
         codes = dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -607,16 +586,14 @@ def guard_describe_transactions(
 
     Topics that the client is not authorized to describe are left out.
     """
-    names = dict.fromkeys(request.transactional_ids)
-    denied = [name for name in names if not access.may_transact(Operation.DESCRIBE, name)]
-    for name in denied:
-        del names[name]
-    allowed = [name for name in request.transactional_ids if name in names]
+    ids = request.transactional_ids
+    may = {name: access.may_transact(Operation.DESCRIBE, name) for name in ids}
+    allowed = [name for name in may if may[name]]
+    denied = [name for name in may if not may[name]]
 
     def change(response: DescribeTransactionsResponse) -> None:
         for state in response.transaction_states:
-            may = access.may_topic
-            state.topics = [t for t in state.topics if may(Operation.DESCRIBE, t.topic)]
+            state.topics = [each for each in state.topics if access.may_describe(each.topic)]
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         response.transaction_states.extend(
             failed_item(DescribedTransactionState, name, code) for name in denied
