@@ -86,30 +86,34 @@ def replica_of(version: int, request: FetchRequest) -> int:
 
 def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
     """Return the options of a request that apply to all its partitions."""
-    replica_id = replica_of(context.version, request)
-    max_bytes = _max_bytes(context, request, is_copy=replica_id >= 0)
+    is_follower = replica_of(context.version, request) >= 0
+    max_bytes = limit_bytes(context, request.max_bytes, is_copy=is_follower)
     return ReadOrder(
         context.version,
         request.isolation_level,
-        is_follower=replica_id >= 0,
+        is_follower=is_follower,
         min_bytes=min(request.min_bytes, max_bytes),
         max_bytes=max_bytes,
         with_append_times=request.with_append_times,
     )
 
 
-def _max_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
+def limit_bytes(context: RequestContext, max_bytes: int, *, is_copy: bool = False) -> int:
     """Return the maximum total size in bytes of the records of all partitions.
 
-    A consumer's quota also limits this size. The quota does not apply to followers (`is_copy`).
+    Args:
+        context: Context of the request.
+        max_bytes: Maximum size that the client requests.
+        is_copy: Whether a follower sent the request. A consumer's quota also limits the size, but
+            the quota does not apply to followers.
     """
-    max_bytes = min(request.max_bytes, context.node.config.fetch_max_bytes)
+    limit = min(max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:
-        return max_bytes
+        return limit
     from tidelog.server.api.charges import allowed_bytes  # imported only if quotas exist
 
     allowed = allowed_bytes(context)
-    return max_bytes if allowed is None else min(max_bytes, allowed)
+    return limit if allowed is None else min(limit, allowed)
 
 
 def _session_request(context: RequestContext, request: FetchRequest) -> SessionRequest:

@@ -35,6 +35,7 @@ from tidelog.protocol.messages.share_fetch import (
     SharePartitionData,
 )
 from tidelog.server.api.context import LargeResponse, RequestContext, may_topic
+from tidelog.server.api.fetch import limit_bytes
 from tidelog.server.api.guards import DENIED_TEXT, Access
 from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
@@ -381,10 +382,9 @@ class ShareFetching:
     ) -> ShareRead | None:
         live = self._live[named]
         share = max(self._order.max_bytes // len(chosen), 1)
-        records, isolation = live.records, self._order.isolation
+        records, isolation = live.records, self.isolation
         acquirable_end = records.acquirable_end(self._order.options.records_max)
         part = Part(records.fetch_offset, acquirable_end, records.end, share)
-
         return await self._read_or_refuse(named, partial(read, live.partition, part, isolation))
 
     async def _read_or_refuse(
@@ -508,9 +508,7 @@ async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResp
 
     Because of this wait, a refused client retries no faster than a member that waits for records.
     """
-    waiting = Reply[None]()
-    context.node.timers.after(max(wait_ms, 0), lambda: waiting.complete(None))
-    await waiting
+    await context.node.timers.pause(max(wait_ms, 0))
     return _fetch_error(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
 
 
@@ -612,13 +610,8 @@ async def _fetched(
 
 
 def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
-    node = member.context.node
-    max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
-    if node.throttles is not None:
-        from tidelog.server.api.charges import allowed_bytes  # imported only if quotas exist
-
-        allowed = allowed_bytes(member.context)
-        max_bytes = max_bytes if allowed is None else min(max_bytes, allowed)
+    settings = member.context.node.shares.settings
+    max_bytes = limit_bytes(member.context, request.max_bytes)
     return ShareOrder(
         options=AcquireOptions(
             records_max=request.max_records,
@@ -628,7 +621,7 @@ def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
         min_bytes=min(request.min_bytes, max_bytes),
         max_bytes=max_bytes,
         max_wait_ms=request.max_wait_ms,
-        isolation=node.shares.settings.isolation(member.group_id),
+        isolation=settings.isolation(member.group_id),
     )
 
 
