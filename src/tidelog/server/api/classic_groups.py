@@ -10,7 +10,7 @@ partitions); Kafka 4.3's KafkaApis (rights).
 import re
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.classic_groups import (
@@ -48,6 +48,7 @@ from tidelog.server.api.guards import (
     denied_whole,
     failed_item,
 )
+from tidelog.server.coordinator.state_topic import Loaded, StateTopic
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.groups.replay import AnyGroup
@@ -60,7 +61,7 @@ from tidelog.server.groups.requests import (
 )
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.security.operations import Operation, ResourceType
-from tidelog.types import INT32_MAX, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from tidelog.types import INT32_MAX, TopicPartition
 
 TRANSACTION_KEY_TYPE: Final = 1
 SHARE_KEY_TYPE: Final = 2
@@ -78,16 +79,6 @@ _SHARE_KEY: Final = re.compile(
 )
 
 
-class _StateLog(Protocol):
-    """The log that stores the state of groups or of transactions."""
-
-    @property
-    def has_topic(self) -> bool: ...
-    def number_of(self, key: str, /) -> int: ...
-    def error_for(self, key: str, /) -> ErrorCode: ...
-    async def ensure_topic(self) -> ErrorCode: ...
-
-
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
@@ -98,9 +89,9 @@ def find_coordinator(
     """
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:
-        return _find_coordinator(context, request, node.groups.topic, OFFSETS_TOPIC)
+        return _find_coordinator(context, request, node.groups.topic)
     if request.key_type == TRANSACTION_KEY_TYPE:
-        return _find_coordinator(context, request, node.transactions.topic, TRANSACTIONS_TOPIC)
+        return _find_coordinator(context, request, node.transactions.topic)
     if request.key_type == SHARE_KEY_TYPE and context.version >= SHARE_FIRST_VERSION:
         return _of_share_partitions(context, request)
     return _coordinator_response(context, request, ErrorCode.INVALID_REQUEST)
@@ -129,17 +120,17 @@ def _names_share_partition(key: str) -> bool:
 
 
 def _find_coordinator(
-    context: RequestContext, request: FindCoordinatorRequest, topic_log: _StateLog, topic: str
+    context: RequestContext, request: FindCoordinatorRequest, topic: StateTopic[Loaded]
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    if not topic_log.has_topic:
-        return _create_first(context, request, topic_log, topic)
-    if missing := _unopened(context, request, topic_log, topic):
+    if not topic.has_topic:
+        return _create_first(context, request, topic)
+    if missing := _unopened(context, request, topic):
         return _when_open(context, request, missing)
     return _coordinator_response(context, request, ErrorCode.NONE)
 
 
 def _unopened(
-    context: RequestContext, request: FindCoordinatorRequest, topic_log: _StateLog, topic: str
+    context: RequestContext, request: FindCoordinatorRequest, topic: StateTopic[Loaded]
 ) -> list[TopicPartition]:
     """Return the unopened partitions of the state topic for the first `OPENED_KEYS_MAX` keys.
 
@@ -147,10 +138,8 @@ def _unopened(
     """
     is_batch = context.version >= BATCHED_KEYS_FIRST_VERSION
     keys = request.coordinator_keys[:OPENED_KEYS_MAX] if is_batch else [request.key]
-    numbers = {
-        topic_log.number_of(key) for key in keys if topic_log.error_for(key) == ErrorCode.NONE
-    }
-    return context.node.partitions.unopened((topic, number) for number in numbers)
+    numbers = {topic.number_of(key) for key in keys if topic.error_for(key) == ErrorCode.NONE}
+    return context.node.partitions.unopened((topic.name, number) for number in numbers)
 
 
 async def _when_open(
@@ -161,12 +150,12 @@ async def _when_open(
 
 
 async def _create_first(
-    context: RequestContext, request: FindCoordinatorRequest, topic_log: _StateLog, topic: str
+    context: RequestContext, request: FindCoordinatorRequest, topic: StateTopic[Loaded]
 ) -> FindCoordinatorResponse:
-    code = await topic_log.ensure_topic()
+    code = await topic.ensure_topic()
     if code is not ErrorCode.NONE:
         return _coordinator_response(context, request, code)
-    return await _when_open(context, request, _unopened(context, request, topic_log, topic))
+    return await _when_open(context, request, _unopened(context, request, topic))
 
 
 def _coordinator_response(
