@@ -16,13 +16,12 @@ from tidelog.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    PartitionData,
 )
 from tidelog.server.broker import open_node
+from tidelog.server.partitions.fetch import PartitionKey, PartitionRead
 from tidelog.server.partitions.fetch_sessions import (
     SESSION_PARTITIONS_MAX,
     FetchSessions,
-    PartitionKey,
     RequestedPartition,
     SessionRequest,
     next_epoch,
@@ -61,32 +60,29 @@ def request(
     )
 
 
-def answer(number: int, *, records: bytes = b"", end: int = 5, code: int = 0) -> PartitionData:
-    return PartitionData(
-        partition_index=number,
-        error_code=code,
-        high_watermark=-1 if code else end,
-        log_start_offset=-1 if code else 0,
-        records=records,
-    )
+def answer(number: int, *, records: bytes = b"", end: int = 5, code: int = 0) -> PartitionRead:
+    read = PartitionRead(None, number, 0, 0)
+    read.refuse(code)
+    read.records = records
+    if not code:
+        read.high_watermark, read.log_start_offset = end, 0
+    return read
 
 
 def run(
-    found: FetchSessions, what: SessionRequest, now_ms: int = 0, **answers: PartitionData
+    found: FetchSessions, what: SessionRequest, now_ms: int = 0, **answers: PartitionRead
 ) -> tuple[int, int, list[int]]:
     """Send a request; return the response's error code, session id and partition indexes.
 
-    `p0=...` sets the data of partition 0.
+    `p0=...` sets the result of partition 0.
     """
-    fetching = found.open(what, now_ms)
-    told = fetching.respond(
-        [
-            (cached, answers.get(f"p{cached.key[1]}", answer(cached.key[1])))
-            for cached in fetching.partitions
-        ],
-        now_ms,
-    )
-    return told.error_code, told.session_id, [cached.key[1] for cached, _ in told.partitions]
+    fetching, reads = found.open(what, now_ms), []
+    for cached in fetching.partitions:
+        number = cached.key[1]
+        reads.append(answers.get(f"p{number}", answer(number)))
+        reads[-1].cached = cached
+    told = fetching.respond(reads, now_ms)
+    return told.error_code, told.session_id, [read.number for read in told.partitions]
 
 
 def begin(found: FetchSessions, now_ms: int = 0, *, is_follower: bool = False) -> int:

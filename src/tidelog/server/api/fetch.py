@@ -28,6 +28,8 @@ from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions,
 from tidelog.server.api.guards import Access
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import (
+    CachedPartition,
+    PartitionKey,
     PartitionRead,
     Reading,
     ReadOrder,
@@ -36,9 +38,7 @@ from tidelog.server.partitions.fetch import (
 from tidelog.server.partitions.fetch_sessions import (
     LAST_EPOCH,
     NO_SESSION,
-    CachedPartition,
     Fetching,
-    PartitionKey,
     RequestedPartition,
     SessionRequest,
 )
@@ -376,15 +376,13 @@ def response_of(
                 session_id=empty.session_id,
             )
     context.connection.fetches.note(node.metrics, reads)
-    result = fetching.respond(
-        [(read.cached, read) for read in reads], node.env.clock.monotonic_ms()
-    )
+    result = fetching.respond(reads, node.env.clock.monotonic_ms())
     response = FetchResponse(
         error_code=result.error_code,
         session_id=result.session_id,
         responses=topics_of(result.partitions, node.node_id),
     )
-    if any(read.fenced_epoch >= 0 for _, read in result.partitions):
+    if any(read.fenced_epoch >= 0 for read in result.partitions):
         response.node_endpoints = [_endpoint(context)]
     return response
 
@@ -411,23 +409,20 @@ def _charge(context: RequestContext, size: Callable[[], int]) -> int:
     return throttle_ms
 
 
-def _size(context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]) -> int:
+def _size(context: RequestContext, fetching: Fetching, reads: Sequence[PartitionRead]) -> int:
     """Return the response's size in bytes, but don't mark its partitions as sent."""
     from tidelog.server.api.charges import encoded_size
 
-    results = fetching.preview([(read.cached, read) for read in reads])
-    topics = topics_of(results, context.node.node_id)
+    topics = topics_of(fetching.preview(reads), context.node.node_id)
     return encoded_size(context, FetchResponse(responses=topics))
 
 
-def topics_of(
-    results: Iterable[tuple[CachedPartition, PartitionRead]], node_id: int
-) -> list[FetchableTopic]:
+def topics_of(reads: Iterable[PartitionRead], node_id: int) -> list[FetchableTopic]:
     """Group consecutive partitions of the same topic, as the response lists them."""
     topics: list[FetchableTopic] = []
     last: str | UUID | None = None
-    for cached, read in results:
-        topic = cached.key[0]
+    for read in reads:
+        topic = read.cached.key[0]
         if topic != last:
             last = topic
             topics.append(

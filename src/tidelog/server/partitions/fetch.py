@@ -23,13 +23,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptData, TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.fetch import (
     AbortedTransaction,
     CurrentLeader,
     DivergingEpoch,
+    FetchPartition,
     PartitionData,
 )
 from tidelog.protocol.wire import NO_UUID
@@ -55,9 +58,6 @@ from tidelog.storage.segment.txn_index import aborted_between
 from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, UNKNOWN_MS, Buffer, Header, IsolationLevel
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tidelog.server.partitions.fetch_sessions import CachedPartition
     from tidelog.server.partitions.file_pieces import FilePiece
     from tidelog.server.runtime.reply import Watcher
     from tidelog.storage.segment.segment import Segment
@@ -173,6 +173,51 @@ class ReadOrder:
         return partition.end_offset(self.isolation_level, is_follower=self.is_follower)
 
 
+# A topic's name, or its id from version 13 on, and the partition's number.
+PartitionKey: TypeAlias = tuple[str | UUID, int]
+
+
+@dataclass(slots=True, eq=False)
+class CachedPartition:
+    """A session's entry of one partition.
+
+    Attributes:
+        key: Topic and number of the partition.
+        request: The client's last request for the partition.
+        topic: Name of the topic, if the client names the topic by id and the topic was found. The
+            session keeps the name after the topic's deletion.
+        partition: The open partition, if an earlier request of the session found it; else None.
+        high_watermark: High watermark last sent to the client, -1 for none.
+        log_start_offset: Log start offset last sent to the client, -1 for none.
+    """
+
+    key: PartitionKey
+    request: FetchPartition
+    topic: str | None = None
+    partition: Partition | None = None
+    high_watermark: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+
+    def has_changed(self, read: "PartitionRead") -> bool:
+        """Whether the result of a read has to be sent to the client."""
+        return (
+            bool(read.records)
+            or self.high_watermark != read.high_watermark
+            or self.log_start_offset != read.log_start_offset
+            or read.error_code != 0
+            or read.diverging_epoch.epoch >= 0
+        )
+
+    def update(self, read: "PartitionRead") -> bool:
+        """Remember the result of a read; return whether an incremental response must contain it."""
+        changed = self.has_changed(read)
+        # After an error the high watermark is set to unknown (-1). So the partition's next result
+        # counts as changed and is sent.
+        self.high_watermark = NO_OFFSET if read.error_code else read.high_watermark
+        self.log_start_offset = read.log_start_offset
+        return changed
+
+
 class PartitionRead:
     """Read of one partition of a fetch, and its result.
 
@@ -227,7 +272,7 @@ class PartitionRead:
         "visible_end",
     )
 
-    cached: "CachedPartition"
+    cached: CachedPartition
 
     def __init__(  # noqa: PLR0913 - a row of a request
         self,
@@ -237,7 +282,7 @@ class PartitionRead:
         max_bytes: int,
         leader_epoch: int = NO_LEADER_EPOCH,
         last_epoch: int = NO_LEADER_EPOCH,
-        topic_id: "UUID | None" = None,
+        topic_id: UUID | None = None,
         refusal: int = 0,
     ) -> None:
         """Create a read that was not started yet. The class describes the arguments."""

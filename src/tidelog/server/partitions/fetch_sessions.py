@@ -10,22 +10,20 @@ The clock and randomness are arguments. Used only in the event loop's thread.
 Source: KIP-227, KIP-516 (topic ids); Kafka 4.x FetchSession.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from random import Random
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
-from uuid import UUID
+from typing import Final, TypeAlias
 
 from tidelog.error_codes import ErrorCode
 from tidelog.lazy_dataclass import dataclass
-from tidelog.protocol.messages.fetch import DivergingEpoch, FetchPartition
-from tidelog.server.partitions.partition import Partition
+from tidelog.protocol.messages.fetch import FetchPartition
+from tidelog.server.partitions.fetch import CachedPartition, PartitionKey, PartitionRead
 from tidelog.types import INT32_MAX
 
 NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
 LAST_EPOCH: Final = -1
-UNKNOWN: Final = -1
 
 # Maximum number of partitions of all sessions together. This number of partitions takes about 100
 # MB. The maximum is needed because clients can name any number of partitions.
@@ -35,84 +33,7 @@ PARTITIONS_MAX: Final = 250_000
 # reads all of these partitions at once.
 SESSION_PARTITIONS_MAX: Final = 8000
 
-# A topic's name, or its id from version 13 on, and the partition's number.
-PartitionKey: TypeAlias = tuple[str | UUID, int]
-
 RequestedPartition: TypeAlias = tuple[PartitionKey, FetchPartition]
-
-
-class PartitionResult(Protocol):
-    """The part of a partition's read result that a session needs."""
-
-    @property
-    def error_code(self) -> int:
-        """Error code; 0 for none."""
-        ...
-
-    @property
-    def high_watermark(self) -> int:
-        """The partition's high watermark, -1 with an error."""
-        ...
-
-    @property
-    def log_start_offset(self) -> int:
-        """The partition's log start offset, -1 with an error."""
-        ...
-
-    @property
-    def diverging_epoch(self) -> DivergingEpoch:
-        """Epoch and offset at which the client's log diverges; epoch -1 if it does not."""
-        ...
-
-    @property
-    def records(self) -> Sized | None:
-        """Records of the result; empty or None if there are none."""
-        ...
-
-
-ResultT = TypeVar("ResultT", bound=PartitionResult)
-Results: TypeAlias = Sequence[tuple["CachedPartition", ResultT]]
-
-
-@dataclass(slots=True, eq=False)
-class CachedPartition:
-    """A session's entry of one partition.
-
-    Attributes:
-        key: Topic and number of the partition.
-        request: The client's last request for the partition.
-        topic: Name of the topic, if the client names the topic by id and the topic was found. The
-            session keeps the name after the topic's deletion.
-        partition: The open partition, if an earlier request of the session found it; else None.
-        high_watermark: High watermark last sent to the client, -1 for none.
-        log_start_offset: Log start offset last sent to the client, -1 for none.
-    """
-
-    key: PartitionKey
-    request: FetchPartition
-    topic: str | None = None
-    partition: Partition | None = None
-    high_watermark: int = UNKNOWN
-    log_start_offset: int = UNKNOWN
-
-    def has_changed(self, result: PartitionResult) -> bool:
-        """Whether a result has to be sent to the client."""
-        return (
-            bool(result.records)
-            or self.high_watermark != result.high_watermark
-            or self.log_start_offset != result.log_start_offset
-            or result.error_code != 0
-            or result.diverging_epoch.epoch >= 0
-        )
-
-    def update(self, result: PartitionResult) -> bool:
-        """Remember a result; return whether it has to be sent in an incremental response."""
-        changed = self.has_changed(result)
-        # After an error the high watermark is set to unknown (-1). So the partition's next result
-        # counts as changed and is sent.
-        self.high_watermark = UNKNOWN if result.error_code else result.high_watermark
-        self.log_start_offset = result.log_start_offset
-        return changed
 
 
 @dataclass(slots=True, eq=False)
@@ -194,45 +115,36 @@ class SessionRequest:
 
 
 @dataclass(slots=True, eq=False)
-class SessionResponse(Generic[ResultT]):
+class SessionResponse:
     """Session part of a response: error code, session id (0 for none), and partitions."""
 
     error_code: int
     session_id: int
-    partitions: Results[ResultT] = ()
+    partitions: Sequence[PartitionRead] = ()
 
 
 class Fetching:
-    """Partitions to read for a request without a session, and to return in its response."""
+    """Partitions to read for a request without a session, and to return in its response.
 
-    error_code: int = 0
+    For a request that does not fit its session, there are no partitions, and the response has only
+    the error.
+    """
 
-    def __init__(self, partitions: Iterable[CachedPartition]) -> None:
+    def __init__(self, partitions: Iterable[CachedPartition], error_code: int = 0) -> None:
         self.partitions: Sequence[CachedPartition] = tuple(partitions)
-
-    def respond(self, results: Results[ResultT], _now_ms: int) -> SessionResponse[ResultT]:
-        """Return the session part of the response, which has all partitions and no session id."""
-        return SessionResponse(0, NO_SESSION, results)
-
-    def preview(self, results: Results[ResultT]) -> Results[ResultT]:
-        """Return the partitions that a response would have, without recording them as sent."""
-        return results
-
-    def empty_response(self) -> SessionResponse[PartitionResult]:
-        """Return a response without partitions. It does not begin a session."""
-        return SessionResponse(self.error_code, NO_SESSION)
-
-
-class RefusedFetching(Fetching):
-    """Result for a request that does not fit its session. The response has only the error."""
-
-    def __init__(self, error_code: int) -> None:
-        super().__init__(())
         self.error_code = error_code
 
-    def respond(self, _results: Results[ResultT], _now_ms: int) -> SessionResponse[ResultT]:
-        """Return the error code, without partitions."""
-        return SessionResponse(self.error_code, NO_SESSION)
+    def respond(self, reads: Sequence[PartitionRead], _now_ms: int) -> SessionResponse:
+        """Return the session part of the response, which has all partitions and no session id."""
+        return SessionResponse(self.error_code, NO_SESSION, reads)
+
+    def preview(self, reads: Sequence[PartitionRead]) -> Sequence[PartitionRead]:
+        """Return the partitions that a response would have, without recording them as sent."""
+        return reads
+
+    def empty_response(self) -> SessionResponse:
+        """Return a response without partitions. It does not begin a session, but continues one."""
+        return self.respond((), 0)
 
 
 class FullFetching(Fetching):
@@ -243,13 +155,17 @@ class FullFetching(Fetching):
         self._cache = cache
         self._request = request
 
-    def respond(self, results: Results[ResultT], now_ms: int) -> SessionResponse[ResultT]:
+    def respond(self, reads: Sequence[PartitionRead], now_ms: int) -> SessionResponse:
         """Return all partitions, and the session's id (0 if no session could begin)."""
-        for cached, data in results:
-            cached.update(data)
-        partitions = {cached.key: cached for cached, _ in results}
+        for read in reads:
+            read.cached.update(read)
+        partitions = {read.cached.key: read.cached for read in reads}
         session_id = self._cache.begin(self._request, partitions, now_ms)
-        return SessionResponse(0, session_id, results)
+        return SessionResponse(0, session_id, reads)
+
+    def empty_response(self) -> SessionResponse:
+        """Return a response without partitions and without a session."""
+        return SessionResponse(0, NO_SESSION)
 
 
 class IncrementalFetching(Fetching):
@@ -260,7 +176,7 @@ class IncrementalFetching(Fetching):
         self._session = session
         self._epoch = session.epoch
 
-    def respond(self, results: Results[ResultT], _now_ms: int) -> SessionResponse[ResultT]:
+    def respond(self, reads: Sequence[PartitionRead], _now_ms: int) -> SessionResponse:
         """Return the partitions that have changed since the client got them.
 
         Returns an error instead if another request has used the session meanwhile.
@@ -268,27 +184,15 @@ class IncrementalFetching(Fetching):
         session = self._session
         if session.epoch != self._epoch:
             return SessionResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
-        changes = list(self._changes(results))
+        changes = [read for read in reads if read.cached.update(read)]
+        for read in changes:
+            if read.records:
+                session.move_to_end(read.cached)
         return SessionResponse(0, session.session_id, changes)
 
-    def preview(self, results: Results[ResultT]) -> Results[ResultT]:
+    def preview(self, reads: Sequence[PartitionRead]) -> Sequence[PartitionRead]:
         """Return the partitions that have changed."""
-        return [(cached, data) for cached, data in results if cached.has_changed(data)]
-
-    def empty_response(self) -> SessionResponse[PartitionResult]:
-        """Return a response without partitions. The session continues."""
-        session = self._session
-        error_code = 0 if session.epoch == self._epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        return SessionResponse(error_code, session.session_id)
-
-    def _changes(
-        self, results: Iterable[tuple[CachedPartition, ResultT]]
-    ) -> Iterator[tuple[CachedPartition, ResultT]]:
-        for cached, data in results:
-            if cached.update(data):
-                if data.records:
-                    self._session.move_to_end(cached)
-                yield cached, data
+        return [read for read in reads if read.cached.has_changed(read)]
 
 
 @dataclass(slots=True, eq=False)
@@ -338,11 +242,11 @@ class FetchSessions:
             return FullFetching(self, request)
         session = self._sessions.get(request.session_id)
         if session is None:
-            return RefusedFetching(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return Fetching((), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.epoch:
-            return RefusedFetching(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            return Fetching((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != request.by_id:
-            return RefusedFetching(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+            return Fetching((), ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._continue(session, request, now_ms)
 
     def _continue(self, session: FetchSession, request: SessionRequest, now_ms: int) -> Fetching:
@@ -351,7 +255,7 @@ class FetchSessions:
         is_too_much = bool(request.partitions) and (is_large or not self._has_room_for(0))
         del self._sessions[session.session_id]
         if is_too_much:  # the client then begins again, without a session
-            return RefusedFetching(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return Fetching((), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
             return Fetching(())
         self._sessions[session.session_id] = session
