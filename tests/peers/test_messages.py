@@ -38,9 +38,8 @@ from tidelog.protocol.messages.modern_group_records import (
     TARGET_VALUE,
 )
 from tidelog.protocol.messages.state_records import (
-    SHARE_SNAPSHOT_KEY,
     SHARE_SNAPSHOT_VALUE,
-    SHARE_UPDATE_KEY,
+    SHARE_STATE_KEY,
     SHARE_UPDATE_VALUE,
     TRANSACTION_LOG_KEY,
     TRANSACTION_LOG_VALUE,
@@ -151,10 +150,8 @@ RECORD_KINDS: list[tuple[str, object]] = [
             TRANSACTION_LOG_VALUE,
             SHARE_CURRENT_VALUE,
             SHARE_MEMBER_VALUE,
-            SHARE_SNAPSHOT_KEY,
             SHARE_SNAPSHOT_VALUE,
             SHARE_STATE_PARTITIONS_VALUE,
-            SHARE_UPDATE_KEY,
             SHARE_UPDATE_VALUE,
         )
     ),
@@ -175,6 +172,8 @@ RECORD_KINDS: list[tuple[str, object]] = [
     ("ShareGroupStatePartitionMetadataKey", GROUP_KEYS[15]),
     ("ShareGroupTargetAssignmentMetadataKey", GROUP_KEYS[12]),
     ("ShareGroupTargetAssignmentMetadataValue", TARGET_VALUE),
+    ("ShareSnapshotKey", SHARE_STATE_KEY),
+    ("ShareUpdateKey", SHARE_STATE_KEY),
 ]
 
 

@@ -138,7 +138,7 @@ def holder_of(broker: Broker) -> ControlClient:
 
 def share_states(node: Node, group_id: str) -> list[PersistedState]:
     """Return the loaded states of a share group's partitions."""
-    entries = node.shares.states._by_key.values()
+    entries = node.shares.states._entries.all.values()
     return [each.state for each in entries if each.key.group_id == group_id]
 
 

@@ -72,8 +72,8 @@ class TransactionLogValue:
 
 
 @message
-class ShareSnapshotKey:
-    """Key of a share partition's snapshot: group, topic and partition."""
+class ShareStateKey:
+    """Key of a share partition's snapshot (kind 0) or update (kind 1)."""
 
     group_id: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
@@ -102,15 +102,6 @@ class ShareSnapshotValue:
     create_timestamp: int = wire(INT64)
     write_timestamp: int = wire(INT64)
     state_batches: list[StateBatch] = wire(array(struct(StateBatch)))
-
-
-@message
-class ShareUpdateKey:
-    """Key of a share partition's update: group, topic and partition."""
-
-    group_id: str = wire(STRING)
-    topic_id: UUID = wire(UUID16)
-    partition: int = wire(INT32)
 
 
 @message
@@ -179,7 +170,6 @@ class ClientQuotaRecord:
 
 TRANSACTION_LOG_KEY: Final = DataMessage(TransactionLogKey, 0, 0)
 TRANSACTION_LOG_VALUE: Final = DataMessage(TransactionLogValue, 0, 1, flexible=1)
-SHARE_SNAPSHOT_KEY: Final = DataMessage(ShareSnapshotKey, 0, 0)
+SHARE_STATE_KEY: Final = DataMessage(ShareStateKey, 0, 1)
 SHARE_SNAPSHOT_VALUE: Final = DataMessage(ShareSnapshotValue, 0, 0, flexible=0)
-SHARE_UPDATE_KEY: Final = DataMessage(ShareUpdateKey, 1, 1)
 SHARE_UPDATE_VALUE: Final = DataMessage(ShareUpdateValue, 0, 0, flexible=0)

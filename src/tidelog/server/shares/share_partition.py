@@ -16,7 +16,7 @@ batches, isolation of bad records).
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Final
 
 from tidelog.error_codes import ErrorCode
 from tidelog.lazy_dataclass import dataclass
@@ -40,30 +40,12 @@ from tidelog.server.shares.record_runs import (
 ACQUIRED_MAX: Final = 10_000
 
 
-class Lender(Protocol):
-    """Source of records to acquire, such as a `SharePartition`."""
-
-    limits: Limits
-
-    def runs_again(self, first: int, last: int) -> list[Run]:
-        """Return the runs of a range that were delivered before and are available again."""
-        ...
-
-    def lock(self, first: int, last: int, member: str, deadline_ms: int) -> int:
-        """Acquire a part of one run for a member; return the delivery count."""
-        ...
-
-    def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Acquire records for the first time. Offsets from `end` to `first - 1` have no records."""
-        ...
-
-
 class Acquisition:
     """An acquisition: it takes records until the member has enough records."""
 
     def __init__(
         self,
-        records: Lender,
+        records: "SharePartition",
         member: str,
         offered: ReadBatches,
         options: AcquireOptions,

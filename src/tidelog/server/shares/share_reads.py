@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
-from tidelog.record.header import ATTRIBUTES_AT, HEADER_SIZE, MAGIC_2, PRODUCER_ID_AT
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    MAGIC_2,
+    PRODUCER_ID_AT,
+    TRANSACTIONAL_BIT,
+)
 from tidelog.record.record import read_pairs
 from tidelog.server.partitions.fetch import aborted_transactions
 from tidelog.server.partitions.partition import Partition
@@ -37,8 +44,6 @@ if TYPE_CHECKING:
 
 _ATTRIBUTES: Final = Struct(">h")
 _PRODUCER_ID: Final = Struct(">q")
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
 _ABORT: Final = b"\0\0\0\0"
 
 
@@ -191,9 +196,9 @@ def _hidden(
         header = source.read(segment, frame.position, frame.position + HEADER_SIZE)
         attributes = _ATTRIBUTES.unpack_from(header, ATTRIBUTES_AT)[0]
         producer_id = _PRODUCER_ID.unpack_from(header, PRODUCER_ID_AT)[0]
-        if producer_id not in producers or not attributes & _TRANSACTIONAL:
+        if producer_id not in producers or not attributes & TRANSACTIONAL_BIT:
             continue
-        if not attributes & _CONTROL:
+        if not attributes & CONTROL_BIT:
             hidden.append((frame.base_offset, frame.last_offset))
         elif _is_abort(source.read(segment, frame.position, frame.end)):
             producers.discard(producer_id)

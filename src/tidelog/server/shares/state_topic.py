@@ -15,7 +15,7 @@ Source: KIP-932; Kafka 4.3's ShareCoordinatorShard, ShareCoordinatorOffsetsManag
 ShareCoordinatorRecordHelpers, ShareGroupOffset, PersisterStateBatchCombiner.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from logging import Logger, getLogger
@@ -26,13 +26,11 @@ from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, TidelogError, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.state_records import (
-    SHARE_SNAPSHOT_KEY,
     SHARE_SNAPSHOT_VALUE,
-    SHARE_UPDATE_KEY,
+    SHARE_STATE_KEY,
     SHARE_UPDATE_VALUE,
-    ShareSnapshotKey,
     ShareSnapshotValue,
-    ShareUpdateKey,
+    ShareStateKey,
     ShareUpdateValue,
 )
 from tidelog.protocol.messages.state_records import StateBatch as WrittenBatch
@@ -206,12 +204,11 @@ def snapshot_record(key: ShareKey, state: PersistedState, now_ms: int) -> KeyVal
         write_timestamp=now_ms,
         state_batches=_written(state.batches),
     )
-    return KeyValue(_snapshot_key(key), SHARE_SNAPSHOT_VALUE.write(_VALUE, value))
+    return KeyValue(_key(SNAPSHOT, key), SHARE_SNAPSHOT_VALUE.write(_VALUE, value))
 
 
 def update_record(key: ShareKey, snapshot_epoch: int, update: Update) -> KeyValue:
     """Encode an update of the state whose last snapshot has the epoch `snapshot_epoch`."""
-    named = ShareUpdateKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition)
     value = ShareUpdateValue(
         snapshot_epoch=snapshot_epoch,
         leader_epoch=update.leader_epoch,
@@ -219,17 +216,17 @@ def update_record(key: ShareKey, snapshot_epoch: int, update: Update) -> KeyValu
         delivery_complete_count=update.complete_count,
         state_batches=_written(update.batches),
     )
-    return KeyValue(SHARE_UPDATE_KEY.write(UPDATE, named), SHARE_UPDATE_VALUE.write(_VALUE, value))
+    return KeyValue(_key(UPDATE, key), SHARE_UPDATE_VALUE.write(_VALUE, value))
 
 
 def forget_record(key: ShareKey) -> KeyValue:
     """Encode the tombstone that deletes the state."""
-    return KeyValue(_snapshot_key(key), None)
+    return KeyValue(_key(SNAPSHOT, key), None)
 
 
-def _snapshot_key(key: ShareKey) -> bytes:
-    named = ShareSnapshotKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition)
-    return SHARE_SNAPSHOT_KEY.write(SNAPSHOT, named)
+def _key(kind: int, key: ShareKey) -> bytes:
+    named = ShareStateKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition)
+    return SHARE_STATE_KEY.write(kind, named)
 
 
 def _written(batches: Iterable[StateBatch]) -> list[WrittenBatch]:
@@ -257,14 +254,10 @@ def read_key(key: bytes | None) -> tuple[int, ShareKey] | None:
         raise CorruptMessage(
             "a record without a key; every record of a share group's state has a key", at=0
         )
-    kind = Reader(key).int16()
-    if kind == SNAPSHOT:
-        snapshot = SHARE_SNAPSHOT_KEY.read(key)[1]
-        return kind, ShareKey(snapshot.group_id, snapshot.topic_id, snapshot.partition)
-    if kind == UPDATE:
-        update = SHARE_UPDATE_KEY.read(key)[1]
-        return kind, ShareKey(update.group_id, update.topic_id, update.partition)
-    return None
+    if Reader(key).int16() not in {SNAPSHOT, UPDATE}:
+        return None
+    kind, named = SHARE_STATE_KEY.read(key)
+    return kind, ShareKey(named.group_id, named.topic_id, named.partition)
 
 
 def read_snapshot(value: bytes) -> PersistedState:
@@ -450,7 +443,6 @@ class ShareStates(Watchable):
         )
         self.topic: StateTopic[LoadedStates] = StateTopic(services, self, spec)
         self._entries: PartitionedMap[Entry] = PartitionedMap(self.topic.number_of)
-        self._by_key: Mapping[str, Entry] = self._entries.all
         # Log end offset of each partition when `_check_log_start` last checked the partition.
         self._checked_ends: dict[int, int] = {}
 
@@ -462,14 +454,14 @@ class ShareStates(Watchable):
 
     def find(self, key: ShareKey) -> PersistedState | None:
         """Return the state of a share partition that is served; None if it has no state."""
-        entry = self._by_key.get(key.text)
+        entry = self._entries.get(key.text)
         return None if entry is None else entry.state
 
     def keys_without(self, has_topic: Callable[[UUID], bool]) -> list[ShareKey]:
         """Return the share partitions whose topic no longer exists."""
-        ids = {each.key.topic_id for each in self._by_key.values()}
-        deleted_ids = {each for each in ids if not has_topic(each)}
-        return [each.key for each in self._by_key.values() if each.key.topic_id in deleted_ids]
+        keys = [entry.key for entry in self._entries.all.values()]
+        deleted_ids = {each for each in {key.topic_id for key in keys} if not has_topic(each)}
+        return [key for key in keys if key.topic_id in deleted_ids]
 
     # -- changes -----------------------------------------------------------------------------
 
@@ -501,7 +493,7 @@ class ShareStates(Watchable):
         code = self.error_for(key)
         if code is not ErrorCode.NONE:
             return Reply.of(code)
-        entry = self._by_key.get(key.text)
+        entry = self._entries.get(key.text)
         if entry is None:
             created = PersistedState(created_ms=self._clock.now_ms()).after(update)
             return self._write_snapshot(key, replace(created, update_count=0))

@@ -235,7 +235,6 @@ class TransactionStates:
         self._clock = services.env.clock
         self._partitions = services.partitions
         self._transactions: PartitionedMap[Transaction] = PartitionedMap(self.topic.number_of)
-        self._by_id: Mapping[str, Transaction] = self._transactions.all
         self._on_prepared = on_prepared
 
     # -- queries -----------------------------------------------------------------------------
@@ -243,17 +242,17 @@ class TransactionStates:
     def find(self, transactional_id: str) -> Transaction | ErrorCode | None:
         """Return the transaction of an id, None for an unknown id, or an error code."""
         code = self.topic.error_for(transactional_id)
-        return self._by_id.get(transactional_id) if code is ErrorCode.NONE else code
+        return self._transactions.get(transactional_id) if code is ErrorCode.NONE else code
 
     def all(self) -> Iterator[Transaction]:
         """Iterate over all transactions that are loaded at the time of the call."""
-        return iter(tuple(self._by_id.values()))
+        return iter(tuple(self._transactions.all.values()))
 
     # -- changes -----------------------------------------------------------------------------
 
     def create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Transaction:
         """Create the state of a new id. The first transition writes the state to the log."""
-        assert transactional_id not in self._by_id
+        assert self._transactions.get(transactional_id) is None
         transaction = Transaction(
             TransactionMetadata(
                 transactional_id=transactional_id,
