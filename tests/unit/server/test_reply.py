@@ -10,8 +10,7 @@ import pytest
 
 from tidelog.env import ManualClock
 from tidelog.errors import Closed
-from tidelog.server.api.charges import Stopwatch
-from tidelog.server.runtime.reply import Reply, start
+from tidelog.server.runtime.reply import Reply, Stopwatch, start
 
 T = TypeVar("T")
 # Iterations of the event loop in which each test ends; none waits for anything but the loop.

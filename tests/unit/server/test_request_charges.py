@@ -17,12 +17,12 @@ from tidelog.protocol.messages.metadata import (
     MetadataTopic,
 )
 from tidelog.protocol.requests import ClientConnection, LongRequest, read_request
-from tidelog.server.api.charges import Stopwatch, charges_of
+from tidelog.server.api.charges import charges_of
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.long_requests import answer_long
 from tidelog.server.api.node import ClientInfo
 from tidelog.server.api.table import items_at_once, served_versions
-from tidelog.server.runtime.reply import Reply, start
+from tidelog.server.runtime.reply import Reply, Stopwatch, start
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.broker_files import Quotas

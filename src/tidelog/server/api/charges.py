@@ -27,36 +27,14 @@ from tidelog.protocol.messages import PRODUCE
 from tidelog.protocol.wire import Writer
 from tidelog.server.admin.quotas import FETCHED, PRODUCED, REQUESTS, WINDOW_MS, most_at_once
 from tidelog.server.api.context import RequestContext, Response, Started
-from tidelog.server.runtime.reply import Reply
+from tidelog.server.runtime.reply import Reply, Stopwatch
 
 if TYPE_CHECKING:
-    from tidelog.env import Clock
     from tidelog.protocol.messages.share_fetch import ShareFetchResponse
     from tidelog.server.admin.quotas import Quota, QuotaManager
 
 
 _PERCENT_PER_NS: Final = 100e-9
-
-
-class Stopwatch:
-    """Measures the event loop's time for one request, from `began_ns` on."""
-
-    __slots__ = ("_clock", "_since_ns", "used_ns")
-
-    def __init__(self, clock: "Clock", began_ns: int) -> None:
-        self._clock = clock
-        self._since_ns: int | None = began_ns
-        self.used_ns = 0
-
-    def resume(self) -> None:
-        """Resume measuring when the handler continues."""
-        self._since_ns = self._clock.monotonic_ns()
-
-    def pause(self) -> None:
-        """Stop measuring when the request waits or is done; no-op if already stopped."""
-        if self._since_ns is not None:
-            self.used_ns += self._clock.monotonic_ns() - self._since_ns
-            self._since_ns = None
 
 
 class _Throttled(Protocol):

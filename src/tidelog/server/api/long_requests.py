@@ -26,11 +26,10 @@ from tidelog.protocol.messages.transactions import AddPartitionsToTxnResponse
 from tidelog.protocol.requests import LongRequest
 from tidelog.protocol.schema import Form, fields_of
 from tidelog.protocol.wire import Writer
-from tidelog.server.api.charges import Stopwatch
 from tidelog.server.api.context import EncodedResponse, LargeResponse, RequestContext, Started
 from tidelog.server.api.table import BY_KEY
 from tidelog.server.runtime.loop import Slices
-from tidelog.server.runtime.reply import Reply, settled
+from tidelog.server.runtime.reply import Reply, Stopwatch, settled
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

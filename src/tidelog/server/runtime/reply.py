@@ -1,4 +1,4 @@
-"""Replies (results that may come later), responses that are sent later, and observers.
+"""Replies (results that may come later), their stopwatch, responses sent later, and observers.
 
 State machines create replies without an event loop. `start` creates a reply from a coroutine that
 has to wait. All replies are read in the same way: by `value` if they are done, by `when_done` and
@@ -17,24 +17,34 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from types import CoroutineType, coroutine
-from typing import Final, Generic, Protocol, TypeVar, cast, overload
+from typing import Final, Generic, TypeVar, cast, overload
 
+from tidelog.env import Clock
 from tidelog.errors import Closed
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Watch(Protocol):
-    """Measures the working time of a task, without its waits."""
+class Stopwatch:
+    """Measures the event loop's time for one request, from `began_ns` on."""
+
+    __slots__ = ("_clock", "_since_ns", "used_ns")
+
+    def __init__(self, clock: Clock, began_ns: int) -> None:
+        self._clock = clock
+        self._since_ns: int | None = began_ns
+        self.used_ns = 0
 
     def resume(self) -> None:
-        """Resume measuring. Called when the task continues."""
-        ...
+        """Resume measuring when the handler continues."""
+        self._since_ns = self._clock.monotonic_ns()
 
     def pause(self) -> None:
-        """Pause measuring. Called when the task begins to wait, or has ended."""
-        ...
+        """Stop measuring when the request waits or is done; no-op if already stopped."""
+        if self._since_ns is not None:
+            self.used_ns += self._clock.monotonic_ns() - self._since_ns
+            self._since_ns = None
 
 
 class _Job:
@@ -45,7 +55,7 @@ class _Job:
     task: "asyncio.Task[None]"
 
     def __init__(self) -> None:
-        self.watch: Watch | None = None
+        self.watch: Stopwatch | None = None
 
 
 class Reply(Generic[T]):
@@ -186,7 +196,7 @@ class Reply(Generic[T]):
         if self._job is not None:
             self._job.task.cancel()
 
-    def measure(self, watch: Watch) -> None:
+    def measure(self, watch: Stopwatch) -> None:
         """Let `watch` measure the task that computes the reply; do nothing without such a task."""
         if self._job is not None:
             self._job.watch = watch
