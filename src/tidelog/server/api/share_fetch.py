@@ -165,9 +165,7 @@ def _acknowledge(
     live = node.shares.find(member.key_of(named))
     if live is None:
         return Reply[int].of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    reply = Reply[int]()
-    live.acknowledge(member.member_id, _plain(batches)).then(reply.complete)
-    return reply
+    return live.acknowledge(member.member_id, _plain(batches)).derive(int)
 
 
 def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:

@@ -18,7 +18,7 @@ from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
 )
-from tidelog.server.groups.group_updates import GroupUpdate, after
+from tidelog.server.groups.group_updates import GroupUpdate
 from tidelog.server.groups.members import (
     MemberMatch,
     find_static,
@@ -178,7 +178,9 @@ class ClassicInConsumer:
             ),
         )
         written = self._updates.write(GroupUpdate(group))
-        return after(written, synced, lambda code: SyncResult(code=code))
+        return written.derive(
+            lambda code: synced if code is ErrorCode.NONE else SyncResult(code=code)
+        )
 
     def _require_calm(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Refuse a member that must rejoin first.
@@ -272,7 +274,7 @@ def _joined_after(written: Reply[ErrorCode], member: ConsumerMember) -> Reply[Jo
         protocol_type=CONSUMER_PROTOCOL,
         protocol_name=member.subscription.classic.protocols[0][0],
     )
-    return after(written, joined, lambda code: JoinResult(code=code))
+    return written.derive(lambda code: joined if code is ErrorCode.NONE else JoinResult(code=code))
 
 
 def _classic_member(

@@ -128,8 +128,8 @@ class GroupOffsets:
         return sum(map(len, self._topics.values()))
 
 
-class PendingOffset(NamedTuple):
-    """Offset of one partition in a TxnOffsetCommit request."""
+class OffsetChange(NamedTuple):
+    """Offset of one partition that a group commits, at once or at the end of a transaction."""
 
     group_id: str
     topic: str
@@ -212,7 +212,7 @@ class PendingOffsets:
         self,
         number: int,
         producer_id: int,
-        offsets: Iterable[PendingOffset],
+        offsets: Iterable[OffsetChange],
         *,
         is_stale: bool = False,
     ) -> None:
@@ -239,16 +239,16 @@ class PendingOffsets:
         for producer_id in tuple(self._groups.get(group_id, {}).get((topic, partition), ())):
             self._remove(group_id, (topic, partition), producer_id)
 
-    def take(self, number: int, producer_id: int, *, commit: bool) -> list[PendingOffset]:
+    def take(self, number: int, producer_id: int, *, commit: bool) -> list[OffsetChange]:
         """End a producer's transaction; on commit, return the offsets that take effect now."""
-        offsets: list[PendingOffset] = []
+        offsets: list[OffsetChange] = []
         for group_id in self._producers.get(number, {}).pop(producer_id, {}):
             for topic, partition in self.partitions(group_id):
                 entry = self._remove(group_id, (topic, partition), producer_id)
                 if entry is None or not commit or entry.is_stale:
                     continue
                 self._outdate(group_id, (topic, partition), entry.order)
-                offsets.append(PendingOffset(group_id, topic, partition, entry.offset))
+                offsets.append(OffsetChange(group_id, topic, partition, entry.offset))
         return offsets
 
     def _outdate(self, group_id: str, topic_partition: tuple[str, int], order: int) -> None:

@@ -43,7 +43,6 @@ from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 
 ModernGroupT = TypeVar("ModernGroupT", ConsumerGroup, ShareGroup)
-ResultT = TypeVar("ResultT")
 HASH_BYTES: Final = 8
 
 # Maximum number of entries in each cache of `TopicFacts` (ids and hashes). When one of these two
@@ -298,18 +297,8 @@ def require_all(rules: Iterable[tuple[bool, str]]) -> None:
             raise Refusal(ErrorCode.INVALID_REQUEST, text)
 
 
-def after(
-    written: Reply[ErrorCode], result: ResultT, refused: Callable[[ErrorCode], ResultT]
-) -> Reply[ResultT]:
-    """Return a reply that completes once the write is durable or has failed.
-
-    The reply completes with `result`, or with `refused(code)` if the write has failed.
-    """
-    reply: Reply[ResultT] = Reply()
-    written.then(lambda code: reply.complete(result if code is ErrorCode.NONE else refused(code)))
-    return reply
-
-
 def result_after(written: Reply[ErrorCode], result: HeartbeatResult) -> Reply[HeartbeatResult]:
-    """Return a reply that completes with the heartbeat's result once the write is durable."""
-    return after(written, result, lambda code: HeartbeatResult(code=code))
+    """Return a reply with the heartbeat's result, or with the error if the write has failed."""
+    return written.derive(
+        lambda code: result if code is ErrorCode.NONE else HeartbeatResult(code=code)
+    )

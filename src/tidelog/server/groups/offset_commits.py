@@ -17,7 +17,7 @@ from tidelog.server.groups.classic_rebalance import Rebalances
 from tidelog.server.groups.committed_offsets import (
     NO_EXPIRY,
     CommittedOffset,
-    PendingOffset,
+    OffsetChange,
 )
 from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import offset_record, tombstone
@@ -142,7 +142,7 @@ class Commits:
         codes = commit_errors(self._table.get(request.group_id), request, commits, self._config)
         now_ms = self._clock.now_ms()
         accepted = [
-            PendingOffset(
+            OffsetChange(
                 request.group_id,
                 commit.topic,
                 commit.partition,
@@ -352,10 +352,6 @@ def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[lis
 
     If the write fails, its error code replaces each `NONE`.
     """
-    reply: Reply[list[ErrorCode]] = Reply()
-
-    def complete(outcome: ErrorCode) -> None:
-        reply.complete([code if code is not ErrorCode.NONE else outcome for code in codes])
-
-    written.then(complete)
-    return reply
+    return written.derive(
+        lambda outcome: [outcome if code is ErrorCode.NONE else code for code in codes]
+    )

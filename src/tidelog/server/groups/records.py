@@ -23,7 +23,7 @@ from tidelog.protocol.messages.group_records import (
 )
 from tidelog.protocol.wire import Reader
 from tidelog.server.coordinator.state_topic import KeyValue
-from tidelog.server.groups.committed_offsets import NO_EXPIRY, CommittedOffset
+from tidelog.server.groups.committed_offsets import NO_EXPIRY, CommittedOffset, OffsetChange
 from tidelog.server.runtime.name_cache import is_short, remembers_short
 
 if TYPE_CHECKING:
@@ -38,15 +38,6 @@ _OFFSET_VALUE: Final = 4
 
 # Version of an offset's value that contains an expiry time; no other version contains one.
 _EXPIRING_OFFSET_VALUE: Final = 1
-
-
-class OffsetChange(NamedTuple):
-    """Committed offset of a partition."""
-
-    group_id: str
-    topic: str
-    partition: int
-    offset: CommittedOffset
 
 
 class GroupChange(NamedTuple):

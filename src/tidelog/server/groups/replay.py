@@ -21,12 +21,11 @@ from tidelog.record.batch_walk import Batch
 from tidelog.record.record import ControlType, read_pairs
 from tidelog.server.coordinator.log_loader import FindKernels, load_log
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
-from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffset
+from tidelog.server.groups.committed_offsets import CommittedOffset, OffsetChange
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.records import (
     Change,
     GroupChange,
-    OffsetChange,
     read_change,
 )
 from tidelog.storage.segment.slices import LogSlice
@@ -65,7 +64,7 @@ class LoadedPending(NamedTuple):
     """
 
     producer_id: int
-    offset: PendingOffset
+    offset: OffsetChange
     is_stale: bool
 
 
@@ -186,9 +185,7 @@ class Replay:
             is_stale = newer is not None and newer[1] > offset
             change = self._read(key, value, offset)
             if isinstance(change, OffsetChange):
-                assignment = (change.group_id, change.topic, change.partition)
-                pending = PendingOffset(*assignment, change.offset)
-                loaded.append(LoadedPending(producer_id, pending, is_stale))
+                loaded.append(LoadedPending(producer_id, change, is_stale))
         return loaded
 
     def _read(self, key: bytes, value: bytes, offset: int) -> "Change | ModernRecord | None":

@@ -137,6 +137,15 @@ class Reply(Generic[T]):
         if self._value is not None:
             listener(self._value[0])
 
+    def derive(self, make: Callable[[T], R]) -> "Reply[R]":
+        """Return a reply that completes with `make(value)` once the value is known.
+
+        If this reply fails, the returned reply never completes.
+        """
+        derived: Reply[R] = Reply()
+        self.then(lambda value: derived.complete(make(value)))
+        return derived
+
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)` if the reply is done; otherwise a reply that gets this result later.
 

@@ -264,20 +264,17 @@ class OpenSharePartition(FetchQueue):
     # -- writing -----------------------------------------------------------------------------
 
     def _write(self, change: Change) -> Reply[ErrorCode]:
-        reply = Reply[ErrorCode]()
         if not change.batches:
             self._settle(change, is_written=True)
-            reply.complete(ErrorCode.NONE)
-            return reply
+            return Reply.of(ErrorCode.NONE)
 
-        def written(code: ErrorCode) -> None:
+        def written(code: ErrorCode) -> ErrorCode:
             self._writing -= 1
             self._settle(change, is_written=code is ErrorCode.NONE)
-            reply.complete(_share_code(code))
+            return _share_code(code)
 
         self._writing += 1
-        self._around.states.write(self.key, self._update(change.batches)).then(written)
-        return reply
+        return self._around.states.write(self.key, self._update(change.batches)).derive(written)
 
     def _update(self, batches: Sequence[StateBatch]) -> Update:
         records, epoch = self.records, self.partition.log.leader_epoch

@@ -284,15 +284,13 @@ class TransactionCoordinator:
 
     def _prepare(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
         """Write the decision to commit or abort; once it is durable, start writing markers."""
-        reply: Reply[ErrorCode] = Reply()
 
-        def written(code: ErrorCode) -> None:
+        def written(code: ErrorCode) -> ErrorCode:
             if code is ErrorCode.NONE:
                 self._completer.begin(transaction)
-            reply.complete(code)
+            return code
 
-        self.table.write(transaction, step).then(written)
-        return reply
+        return self.table.write(transaction, step).derive(written)
 
     # -- timeouts and expiry -----------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffset, PendingOffsets
+from tidelog.server.groups.committed_offsets import CommittedOffset, OffsetChange, PendingOffsets
 from tidelog.server.groups.records import offset_record
 from tidelog.server.groups.replay import Replay
 from tidelog.types import NewRecord
@@ -137,7 +137,7 @@ def test_the_newest_committed_offset_counts(steps: list[tuple[object, ...]]) -> 
             case ("pending", tuple() as place, int() as offset, int() as producer):
                 model.pending.setdefault(producer, {})[place] = (offset, log.end)
                 group_id, topic, number = place
-                found = PendingOffset(group_id, topic, number, CommittedOffset(offset))
+                found = OffsetChange(group_id, topic, number, CommittedOffset(offset))
                 ours.pending.put(NUMBER, producer, [found])
                 log.put(place, offset, producer)
             case ("end", int() as producer, bool() as commit):
@@ -153,7 +153,7 @@ def test_the_newest_committed_offset_counts(steps: list[tuple[object, ...]]) -> 
 
 def test_a_group_with_only_pending_offsets_exists() -> None:
     pending = PendingOffsets()
-    pending.put(NUMBER, 7, [PendingOffset("g", "t", 0, CommittedOffset(5))])
+    pending.put(NUMBER, 7, [OffsetChange("g", "t", 0, CommittedOffset(5))])
     assert pending.has_group("g")
     assert pending.partitions("g") == (("t", 0),)
     pending.unload(NUMBER + 1)
@@ -165,8 +165,8 @@ def test_a_group_with_only_pending_offsets_exists() -> None:
 
 def test_a_producer_in_two_partitions_ends_in_each() -> None:
     pending = PendingOffsets()
-    pending.put(0, 7, [PendingOffset("g", "t", 0, CommittedOffset(5))])
-    pending.put(1, 7, [PendingOffset("h", "t", 0, CommittedOffset(6))])
+    pending.put(0, 7, [OffsetChange("g", "t", 0, CommittedOffset(5))])
+    pending.put(1, 7, [OffsetChange("h", "t", 0, CommittedOffset(6))])
     assert [each.group_id for each in pending.take(1, 7, commit=True)] == ["h"]
     assert pending.is_pending("g", "t", 0)
     assert pending.take(0, 7, commit=False) == []

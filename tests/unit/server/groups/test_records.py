@@ -8,10 +8,9 @@ from tidelog.record.batch_walk import view_batch
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.server.coordinator.java_hash import java_hash, partition_for
 from tidelog.server.coordinator.state_topic import KeyValue
-from tidelog.server.groups.committed_offsets import CommittedOffset
+from tidelog.server.groups.committed_offsets import CommittedOffset, OffsetChange
 from tidelog.server.groups.records import (
     GroupChange,
-    OffsetChange,
     group_record,
     offset_record,
     read_change,
