@@ -35,7 +35,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClockJump, CorruptBatch, RefusedRecords, TidelogError
@@ -64,7 +64,7 @@ from tidelog.record.header import (
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
-from tidelog.server.runtime.errors import NOT_SERVED, UnansweredRequest, code_of
+from tidelog.server.runtime.errors import NOT_SERVED, Refusal, UnansweredRequest, code_of
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
@@ -125,13 +125,6 @@ GROUP_BYTES: Final = 1 << 20
 
 # Time in ms after which a slice of appends ends. The appends of most requests need far less time.
 SLICE_MS: Final = 20
-
-
-class Refusal(NamedTuple):
-    """Error for a partition whose records are not appended, and a reason if Kafka gives one."""
-
-    code: int
-    reason: str | None = None
 
 
 class Row:
@@ -358,7 +351,7 @@ class AppendPlan:
         )
         for partition, code in codes.items():
             if code is not ErrorCode.NONE:
-                rows[partition][0].refusal = refusal_of(code, version)
+                rows[partition][0].refusal = verification_refusal(code, version)
 
     def _refuse_all(self, code: int, reason: str | None = None) -> bool:
         """Refuse all remaining rows; return False, because nothing is left to verify."""
@@ -440,7 +433,7 @@ class AppendPlan:
                 partition = context.node.partitions.get(row.name, index)
                 refusal = self._refusal_of(row)
                 if refusal is not None:
-                    row.response = refused(index, *refusal)
+                    row.response = refused(index, refusal.error_code, refusal.message)
                     return
             assert partition is not None
             self._appended(row, partition, self._append_to(partition, row, checked))
@@ -718,7 +711,7 @@ def _checked_copy(log: Log, records: Buffer) -> Buffer:
     return log.check_append(bytearray(records))
 
 
-def refusal_of(code: ErrorCode, version: int) -> Refusal:
+def verification_refusal(code: ErrorCode, version: int) -> Refusal:
     """Return the refusal with which Produce reports the coordinator's error."""
     error = reported_error(code, knows_abortable=version >= ABORTABLE_SINCE)
     if error is ErrorCode.INVALID_TXN_STATE:

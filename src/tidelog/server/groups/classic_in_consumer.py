@@ -322,9 +322,4 @@ def _epoch_to_join(group: ConsumerGroup) -> int:
 def _leaving(group: ConsumerGroup, ref: MemberRef) -> ConsumerMember:
     if ref.instance_id is None:
         return member_of(group, ref.member_id)
-    if ref.member_id:
-        return static_member_of(group, ref.member_id, ref.instance_id)
-    member = group.static_member(ref.instance_id)
-    if member is None:
-        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown group instance id {ref.instance_id}")
-    return member
+    return static_member_of(group, ref.member_id or None, ref.instance_id)

@@ -96,8 +96,12 @@ def match_dynamic(group: ConsumerGroup, member_id: str, *, joins: bool) -> Membe
     return MemberMatch(member, member.subscription if member_id in group.members else None)
 
 
-def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
+def static_member_of(
+    group: ConsumerGroup, member_id: str | None, instance_id: str
+) -> ConsumerMember:
     """Return the static member that has both this instance id and this member id.
+
+    If `member_id` is None, the member may have any member id.
 
     Raises:
         Refusal: The instance is unknown, or its member has another member id.
@@ -105,7 +109,7 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
     member = group.static_member(instance_id)
     if member is None:
         raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown group instance id {instance_id}")
-    if member.member_id != member_id:
+    if member_id is not None and member.member_id != member_id:
         raise Refusal(
             ErrorCode.FENCED_INSTANCE_ID,
             f"group instance id {instance_id} belongs to member {member.member_id},"
