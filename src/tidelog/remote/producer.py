@@ -1,7 +1,8 @@
 """Appends to brokers: a call queues all its records, and a future has the resulting offsets.
 
 Each pair of codec and batch size has its own producer and a thread for its delivery reports, so
-calls of several threads and tasks can overlap.
+calls of several threads and tasks can overlap. Of the producers that no call uses, only the
+`LANES_MAX` most recently used producers stay open.
 
 Life cycle: send and flush, any number of times, then close. Thread-safe.
 """
@@ -64,6 +65,10 @@ RECORD_BYTES_MAX: Final = 100_000_000
 
 # librdkafka's error code for a partition that is not in its metadata.
 _UNKNOWN_PARTITION: Final = -190
+
+# Maximum number of producers of a connection that no call uses. Each producer has a queue and
+# several threads, and a program may choose another batch size for each call.
+LANES_MAX: Final = 16
 
 
 class _Call:
@@ -196,7 +201,7 @@ class Sender:
         a note of the error states how many.
         """
         codec_name = self._codec_name if codec is None else codec.config_name
-        lane = self._lane(codec_name, batch_bytes)
+        lane = self._take_lane(codec_name, batch_bytes)
         call = _Call()
         try:
             for index, row in enumerate(rows):
@@ -209,21 +214,36 @@ class Sender:
             raise
         else:
             call.seal()
+        finally:
+            self._give_back(lane)
         return call.result
 
-    def _lane(self, codec_name: str, batch_bytes: int | None) -> "_Lane":
+    def _take_lane(self, codec_name: str, batch_bytes: int | None) -> "_Lane":
+        """Return the producer for a call, which must give it back."""
         with self._lock:
             if self._is_closed:
                 raise Closed(f"the connection to {self._client.bootstrap} is closed")
             key = codec_name, batch_bytes
-            lane = self._lanes.get(key)
+            lane = self._lanes.pop(key, None)
             if lane is not None and lane.is_broken:
                 lane.close()
                 lane = None
             if lane is None:
                 settings = self._producer_settings(codec_name) | batch_settings(batch_bytes)
-                lane = self._lanes[key] = _Lane(self._client, settings, self._message_limit)
+                lane = _Lane(self._client, settings, self._message_limit)
+            self._lanes[key] = lane  # the last entry is the most recently used producer
+            lane.users += 1
             return lane
+
+    def _give_back(self, lane: "_Lane") -> None:
+        """Close the least recently used producers without calls if there are too many."""
+        with self._lock:
+            lane.users -= 1
+            unused = [key for key, each in self._lanes.items() if not each.users]
+            surplus = [self._lanes.pop(key) for key in unused[:-LANES_MAX]]
+        # A delivery report may call user code that appends again, so the lock is free meanwhile.
+        for each in surplus:
+            each.close()
 
     def _producer_settings(self, codec_name: str) -> dict[str, object]:
         return {
@@ -253,7 +273,12 @@ class Sender:
 
 
 class _Lane:
-    """One producer, and the thread that receives its delivery reports."""
+    """One producer, and the thread that receives its delivery reports.
+
+    Attributes:
+        users: Number of calls that are queuing records. The `Sender` counts them.
+        is_broken: Whether the producer can't be used again after a fatal error.
+    """
 
     def __init__(
         self,
@@ -268,6 +293,7 @@ class _Lane:
         # Held to queue a record, and to replace the producer.
         self._lock = threading.RLock()
         self._producer: ck.Producer = client.producer(settings)
+        self.users = 0
         self.is_broken = False
         self._is_closed = False
         self._has_work = threading.Event()
@@ -440,7 +466,8 @@ class _Lane:
         self.flush()
         self._is_closed = True
         self._has_work.set()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:  # it is if a report's callback appends
+            self._thread.join()
 
 
 def _numbered(error: TidelogError, where: str, index: int) -> TidelogError:

@@ -1,6 +1,8 @@
 """Appends to a cluster: results of a call, its first error, reports without an offset."""
 
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import confluent_kafka
@@ -10,7 +12,14 @@ from tests.worlds.waiting import PATIENCE_S
 from tidelog.env import ManualClock
 from tidelog.errors import Closed, ClusterFailure, InvalidRecord, InvalidTimestamp, MessageTooLarge
 from tidelog.remote.cluster import Cluster, connect
-from tidelog.remote.producer import RECORD_BYTES, OnDelivery, Row, Sender
+from tidelog.remote.producer import (
+    LANES_MAX,
+    RECORD_BYTES,
+    OnDelivery,
+    Results,
+    Row,
+    Sender,
+)
 from tidelog.types import Codec
 
 
@@ -197,6 +206,40 @@ def test_a_closed_writer_sends_no_record(client: Library) -> None:
     assert not client.fake.waiting
     with pytest.raises(Closed):
         sender.send("flights", [row(0)], None)
+
+
+def lane_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "tidelog-append"]
+
+
+def test_producers_for_many_batch_sizes_do_not_accumulate(sender: Sender, client: Library) -> None:
+    before = len(lane_threads())
+    client.fake.offsets[0] = list(range(2 * LANES_MAX))
+    for size in range(1, 2 * LANES_MAX + 1):
+        sender.send("flights", [row(0)], None, size).result(PATIENCE_S)
+        assert len(lane_threads()) - before <= LANES_MAX
+    assert len(client.given) == 2 * LANES_MAX
+    client.fake.offsets[0] = [70, 80]
+    sender.send("flights", [row(0)], None, 2 * LANES_MAX).result(PATIENCE_S)
+    assert len(client.given) == 2 * LANES_MAX, "a recently used producer was closed"
+    sender.send("flights", [row(0)], None, 1).result(PATIENCE_S)
+    assert len(client.given) == 2 * LANES_MAX + 1
+
+
+def test_a_callback_of_a_delivery_may_append_with_further_batch_sizes(
+    sender: Sender, client: Library
+) -> None:
+    client.fake.offsets[0] = list(range(LANES_MAX + 2))
+    later, have_appended = list[Future[Results]](), threading.Event()
+
+    def append_more(_: Future[Results]) -> None:
+        later.extend(sender.send("flights", [row(0)], None, 2 + n) for n in range(LANES_MAX + 1))
+        have_appended.set()
+
+    sender.send("flights", [row(0)], None, 1).add_done_callback(append_more)
+    assert have_appended.wait(PATIENCE_S)
+    offsets = sorted(each.result(PATIENCE_S)[0].base_offset for each in later)
+    assert offsets == [*range(1, LANES_MAX + 2)]
 
 
 @pytest.mark.parametrize("time_ms", [0, -2, -5, -(2**63)])
