@@ -414,11 +414,12 @@ class _Loading:
         times = active.read_append_times()
         before = times.encode()
         limit_times(active, times, self._segments.trusted_end())
-        on_disk = self._size_on_disk(active)
-        active.adopt_append_times(times, file_matches=times.encode() == before and on_disk)
+        is_unchanged = times.encode() == before
+        is_whole = self._has_all_rows_of_file(active)
+        active.adopt_append_times(times, file_matches=is_unchanged and is_whole)
 
-    def _size_on_disk(self, active: ActiveSegment) -> bool:
-        """Return whether the append-time file contains only the rows that were read from it."""
+    def _has_all_rows_of_file(self, active: ActiveSegment) -> bool:
+        """Whether the append-time file contains only the rows that were read from it."""
         path = self._context.path(active.base_offset, log_files.APPEND_TIME_SUFFIX)
         if not self._context.env.files.exists(path):
             return not active.append_times.row_count
