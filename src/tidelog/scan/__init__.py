@@ -8,10 +8,9 @@ Planning imports neither Arrow nor Numba, because Spark starts a new process for
 query. Arrow and Numba are imported at their first use.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from tidelog.errors import MissingDependency
+from tidelog.lazy_names import lazy_names
 from tidelog.scan.bounds import TimeMode
 from tidelog.scan.count import Count, PartitionCount, count
 from tidelog.scan.plan import ScanPlan, plan
@@ -47,35 +46,19 @@ __all__ = [
     "to_table",
 ]
 
-_LATER: Final = {
-    "ALL_COLUMNS": "rows",
-    "COLUMNS": "rows",
-    "schema": "rows",
-    "ReadOptions": "reader",
-    "read": "reader",
-    "to_reader": "reader",
-    "to_table": "reader",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name at its first use, if its module needs Arrow and Numba.
-
-    Raises:
-        MissingDependency: pyarrow, numpy or numba is not installed.
-    """
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = importlib.import_module(f"{__name__}.{_LATER[name]}")
-    except ImportError as error:
-        raise MissingDependency(
-            f"{__name__}.{name} needs pyarrow, numpy and numba: pip install 'tidelog[arrow]'"
-            f" ({error})"
-        ) from error
-    value: object = getattr(module, name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ALL_COLUMNS": "tidelog.scan.rows",
+        "COLUMNS": "tidelog.scan.rows",
+        "schema": "tidelog.scan.rows",
+        "ReadOptions": "tidelog.scan.reader",
+        "read": "tidelog.scan.reader",
+        "to_reader": "tidelog.scan.reader",
+        "to_table": "tidelog.scan.reader",
+    },
+    "pyarrow, numpy and numba: pip install 'tidelog[arrow]'",
+)
 
 
 def __dir__() -> list[str]:

@@ -3,10 +3,9 @@
 Names are loaded at their first use: `import tidelog.spark` imports neither pyspark nor pyarrow.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import MissingDependency
+from tidelog.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tidelog.jobs.audit.job import audit
@@ -63,25 +62,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Load a public name at its first use.
-
-    Raises:
-        AttributeError: There is no public name `name`.
-        MissingDependency: A package of `tidelog[spark]` is not installed.
-    """
-    module_name = _MODULES.get(name)
-    if module_name is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"tidelog.{module_name}")
-    except ImportError as error:
-        raise MissingDependency(
-            f"{__name__}.{name} needs pyspark and pyarrow: pip install 'tidelog[spark]' ({error})"
-        ) from error
-    value: object = getattr(module, name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {name: f"tidelog.{module}" for name, module in _MODULES.items()},
+    "pyspark and pyarrow: pip install 'tidelog[spark]'",
+)
 
 
 def __dir__() -> list[str]:
