@@ -9,11 +9,10 @@ Source: Kafka's protocol guide, APIs 68, 69, 76 and 77; Kafka 4.3's KafkaApis.
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
-from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.modern_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -359,56 +358,51 @@ def guard_consumer_group_describe(
     access: Access, request: ConsumerGroupDescribeRequest
 ) -> Guarded[ConsumerGroupDescribeRequest]:
     """Require DESCRIBE on each group, and on its members' assigned and subscribed topics."""
-    return DescribeGuard(access, _consumer_topics_of, _refused_consumer).guard(request)
+    return _guard_describe(access, request, _consumer_topics_of, _refused_consumer)
 
 
 def guard_share_group_describe(
     access: Access, request: ShareGroupDescribeRequest
 ) -> Guarded[ShareGroupDescribeRequest]:
     """Require DESCRIBE on each group, and on its members' assigned and subscribed topics."""
-    return DescribeGuard(access, _share_topics_of, _refused_share).guard(request)
+    return _guard_describe(access, request, _share_topics_of, _refused_share)
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeGuard(Generic[Group]):
-    """Guard of ConsumerGroupDescribe and ShareGroupDescribe.
+def _guard_describe(
+    access: Access,
+    request: DescribeRequest,
+    topics_of: Callable[[Group], Iterable[str]],
+    refuse: Callable[[str, int, str | None], Group],
+) -> Guarded[DescribeRequest]:
+    """Guard a request. Denied groups are at the end of the response.
 
-    Attributes:
+    If the client is not authorized to describe a topic of a group, the group is replaced by its id
+    and an error.
+
+    Args:
         access: Rights of the client.
+        request: The request.
         topics_of: Returns the names of the topics in a group's description: topics to which a
             member subscribes by name, and topics in members' assignments.
         refuse: Returns a group with only its id, an error code and an error message.
     """
+    allowed, denied = access.split_groups(request.group_ids, Operation.DESCRIBE)
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    with_operations = request.include_authorized_operations
 
-    access: Access
-    topics_of: Callable[[Group], Iterable[str]]
-    refuse: Callable[[str, int, str | None], Group]
-
-    def guard(self, request: DescribeRequest) -> Guarded[DescribeRequest]:
-        """Guard a request. Denied groups are at the end of the response.
-
-        If the client is not authorized to describe a topic of a group, the group is replaced by its
-        id and an error.
-        """
-        allowed, denied = self.access.split_groups(request.group_ids, Operation.DESCRIBE)
-        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-
-        def change(response: "_DescribeResponse[Group]") -> None:
-            with_operations = request.include_authorized_operations
-            response.groups = [
-                *(self._visible(each, with_operations=with_operations) for each in response.groups),
-                *(self.refuse(name, code, DENIED_TEXT[code]) for name in dict.fromkeys(denied)),
-            ]
-
-        return replace(request, group_ids=allowed), Denied.changed(change)
-
-    def _visible(self, group: Group, *, with_operations: bool) -> Group:
-        if not all(map(self.access.may_describe, set(self.topics_of(group)))):
-            return self.refuse(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
+    def visible(group: Group) -> Group:
+        if not all(map(access.may_describe, set(topics_of(group)))):
+            return refuse(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
         if with_operations and not group.error_code:
             kind = ResourceType.GROUP
-            group.authorized_operations = self.access.bits(kind, group.group_id, GROUP_OPERATIONS)
+            group.authorized_operations = access.bits(kind, group.group_id, GROUP_OPERATIONS)
         return group
+
+    def change(response: "_DescribeResponse[Group]") -> None:
+        refused = (refuse(name, code, DENIED_TEXT[code]) for name in dict.fromkeys(denied))
+        response.groups = [*map(visible, response.groups), *refused]
+
+    return replace(request, group_ids=allowed), Denied.changed(change)
 
 
 def _refused_consumer(name: str, code: int, text: str | None) -> DescribedConsumerGroup:
