@@ -496,13 +496,10 @@ def _converted(
     the client would otherwise make no progress.
     """
     is_whole = version >= WHOLE_FIRST_SINCE
+    max_bytes, whole_first = min(limits.max_bytes, TIER_BYTES), limits.whole_first or not is_whole
+    part = replace(limits, max_bytes=max_bytes, whole_first=whole_first)
     at = offset
     while at < limits.end_offset:
-        part = Limits(
-            end_offset=limits.end_offset,
-            max_bytes=min(limits.max_bytes, TIER_BYTES),
-            whole_first=limits.whole_first or not is_whole,
-        )
         byte_range = find_range(segments, at, part, source)
         if byte_range is None or not byte_range.size_bytes:
             break

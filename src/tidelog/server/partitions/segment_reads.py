@@ -23,6 +23,7 @@ Source: Kafka 4.x UnifiedLog.read, LogSegment.read.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from struct import Struct
 from typing import Final, NamedTuple
@@ -319,8 +320,7 @@ def find_range(
         if segment.damaged is not None:
             limits = _before_damage(segment.damaged, offset, limits)
         if segment.is_tiered and limits.max_bytes > TIER_BYTES:
-            end, whole = limits.end_offset, limits.whole_first
-            limits = Limits(end_offset=end, max_bytes=TIER_BYTES, whole_first=whole)
+            limits = replace(limits, max_bytes=TIER_BYTES)
         first = None if ends is None else _remembered(segment, offset, source, ends)
         if first is None:
             first = _first_reaching(segment, offset, source)
@@ -342,8 +342,7 @@ def _before_damage(damaged: DamagedLog, offset: int, limits: Limits) -> Limits:
     sound_end = damaged.offset
     if sound_end is None or offset >= sound_end:
         raise damaged.again()
-    end = min(limits.end_offset, sound_end)
-    return Limits(end_offset=end, max_bytes=limits.max_bytes, whole_first=limits.whole_first)
+    return replace(limits, end_offset=min(limits.end_offset, sound_end))
 
 
 def _remembered(
