@@ -125,7 +125,7 @@ class SecuredBroker:
         sock.close()
         return {
             "produce one record": produced,
-            "fetch what is there": [
+            "fetch existing records": [
                 wire.fetch(TOPIC, [number], wait_ms=0) for number in range(RECORDS)
             ],
             "offset for a time": [

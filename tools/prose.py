@@ -2,13 +2,15 @@
 
 `./run check` runs this script on all files; arguments limit it to the named files. proselint
 searches for the patterns of tidelog's checks (`CHECKS`) in the text that people read: Markdown
-without code, link targets and HTML; docstrings and comments of Python, and in src also messages and
-help texts; comments of shell scripts. Spaces replace all other text, so that lines and columns are
-the same as in the file. docs/decisions/0030-prose-by-proselint.md explains the choice.
+without code, link targets and HTML; docstrings and comments of Python, and in src, examples and
+bench also messages and help texts; texts and code of notebooks; comments and messages of shell
+scripts. Spaces replace all other text, so that lines are the same as in the file, and columns too,
+except in notebooks. docs/decisions/0030-prose-by-proselint.md explains the choice.
 """
 
 import ast
 import io
+import json
 import re
 import subprocess
 import sys
@@ -30,6 +32,9 @@ _ROOTS: Final = (
     *("src", "tests", "tools", "bench", "examples", "docs", "run", ".ci/run", ":(glob)*.md"),
     ":(exclude)tests/corpus/CHANGES.md",
 )
+
+# Folders whose strings are messages and help texts for users.
+_MESSAGES: Final = ("src/", "examples/", "bench/")
 
 # Matches comments that are directives for tools.
 _DIRECTIVE: Final = re.compile(r"# ?(?:noqa|type:|mypy:|ruff:)")
@@ -238,25 +243,60 @@ def python_prose(text: str, *, messages: bool = False) -> str:
 
 
 def shell_prose(text: str) -> str:
-    """Return a script with all lines but comments replaced by spaces."""
-    return "".join(
-        line if line.lstrip().startswith("#") else _blank(line)
-        for line in text.splitlines(keepends=True)
-    )
+    """Return a script with all but comments, here-documents and messages replaced by spaces.
+
+    A message is a text in quotes with three words or more, within a line.
+    """
+    shown = []
+    end = ""  # the line that ends a here-document
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("#") or (end and line.strip() != end):
+            shown.append(line)
+            continue
+        begins = None if end else re.search(r"<<-?\s*['\"]?(\w+)", line)
+        end = begins[1] if begins else ""
+        cells = list(_blank(line))
+        for found in re.finditer(r"\"[^\"]*\"|'[^']*'", line):
+            if len(found[0].split()) > 2:
+                cells[slice(*found.span())] = found[0]
+        shown.append("".join(cells))
+    return "".join(shown)
+
+
+def notebook_prose(text: str) -> str:
+    """Return the prose of a notebook's texts and code, in the lines of the notebook's file.
+
+    The file has one line for each line of a cell.
+    """
+    lines = text.splitlines()
+    shown = [""] * len(lines)
+    at = 0
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        if not source:
+            continue
+        at = lines.index('   "source": [', at) + 1
+        prose = markdown_prose if cell["cell_type"] == "markdown" else python_prose
+        own = prose(source).split("\n")
+        shown[at : at + len(own)] = own
+    return "\n".join(shown)
 
 
 def prose_of(name: str, text: str) -> str:
-    """Return the prose of a file, at its original lines and columns."""
+    """Return the prose of a file, at its original lines."""
     if name.endswith(".md"):
         return markdown_prose(text)
     if name.endswith(".py"):
-        return python_prose(text, messages=name.startswith("src/"))
+        return python_prose(text, messages=name.startswith(_MESSAGES))
+    if name.endswith(".ipynb"):
+        return notebook_prose(text)
     return shell_prose(text)
 
 
 def problems(name: str, text: str) -> Iterator[str]:
     """Yield a line for each match in a file: its position, the phrase and the advice."""
-    if not any(True for check in CHECKS for _ in check.check(f"\n{text}")):
+    is_book = name.endswith(".ipynb")
+    if not is_book and not any(True for check in CHECKS for _ in check.check(f"\n{text}")):
         return  # most files have no match, so they need not be parsed
     file = LintFile(name, prose_of(name, text))
     for check in CHECKS:
@@ -270,7 +310,7 @@ def files() -> list[str]:
     listed = subprocess.run(
         ["git", "ls-files", "--", *_ROOTS], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.splitlines()
-    return [name for name in listed if name.endswith((".md", ".py", "run"))]
+    return [name for name in listed if name.endswith((".md", ".py", ".ipynb", "run"))]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -99,7 +99,7 @@ def test_a_failed_setup_is_reported_and_the_next_one_starts_again(checkout: Chec
     (checkout.home / "fail").touch()
     failed = checkout.run("test")
     assert failed.returncode == 1
-    assert "set-up failed" in failed.stderr
+    assert "setup failed" in failed.stderr
     assert checkout.calls() == ["venv", "pip .[dev]"]
     (checkout.venv / "half-installed").touch()
     (checkout.home / "fail").unlink()

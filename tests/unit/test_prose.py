@@ -1,5 +1,7 @@
 """The prose check: its patterns, the reported positions, and the text that it ignores."""
 
+import json
+
 import pytest
 from tools.prose import markdown_prose, problems, python_prose, shell_prose
 
@@ -35,9 +37,40 @@ def test_docstrings_and_comments_of_python() -> None:
     ]
 
 
-def test_messages_count_in_src() -> None:
-    lines = [line for line in problems("src/a.py", PYTHON) if "nobody" in line]
-    assert [line.split(": ")[0] for line in lines] == ["src/a.py:11", "src/a.py:12"]
+@pytest.mark.parametrize("folder", ["src", "examples", "bench"])
+def test_messages_count_in_programs_for_users(folder: str) -> None:
+    lines = [line for line in problems(f"{folder}/a.py", PYTHON) if "nobody" in line]
+    assert [line.split(": ")[0] for line in lines] == [f"{folder}/a.py:11", f"{folder}/a.py:12"]
+
+
+def test_texts_and_code_of_notebooks_but_not_outputs() -> None:
+    output = {"output_type": "stream", "text": ['   "source": [', "# nobody"]}
+    cells = [
+        {"cell_type": "markdown", "source": ["# A page\n", "It is made\n", "anew by `nobody`."]},
+        {"cell_type": "code", "outputs": [output], "source": ["x = 1\n", "# somebody\n", "x"]},
+        {"cell_type": "code", "outputs": [], "source": []},
+        {"cell_type": "markdown", "source": ['"Whoever" reads it']},
+    ]
+    text = json.dumps({"cells": cells}, indent=1)
+    found = list(problems("examples/a.ipynb", text))
+    lines = text.split("\n")
+    shown = [lines[int(line.split(":")[1]) - 1].strip() for line in found]
+    assert sorted(shown) == [
+        '"# somebody\\n",',
+        '"\\"Whoever\\" reads it"',
+        '"anew by `nobody`."',
+    ]
+
+
+def test_messages_and_here_documents_of_scripts() -> None:
+    script = """say "a message that nobody reads"
+run 'one nobody' <<'EOF'
+  test    all that somebody named
+EOF
+nobody and somebody
+"""
+    found = [line.split(": ")[:2] for line in problems("run", script)]
+    assert found == [["run:1", "'nobody'"], ["run:3", "'somebody'"]]
 
 
 def test_a_phrase_across_lines_and_a_word_in_another_word() -> None:
