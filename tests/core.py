@@ -66,6 +66,18 @@ CASES: Final[Mapping[str, int]] = {
 # Tests, or files of tests, that only `./run test all` runs. The value names the tests of the core
 # that show the same behavior; it is empty for a rule for maintainers, which no user can notice.
 LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
+    "tests/examples/test_docs.py::test_block_with_kafkas_tools": (
+        "tests/peers/test_quota_answers.py",
+    ),
+    "tests/examples/test_docs.py::test_blocks_in_one_session[long]": (
+        "tests/spark/jobs/test_audit.py",
+        "tests/spark/jobs/test_bootstrap.py",
+        "tests/spark/jobs/test_compact.py",
+        "tests/spark/jobs/test_lag.py",
+        "tests/spark/jobs/test_mirror.py",
+        "tests/spark/jobs/test_reindex.py",
+        "tests/spark/jobs/test_replay.py",
+    ),
     "tests/fault/test_log_crash.py::test_every_prefix_of_the_calls_of_several_partitions": (
         "tests/fault/test_log_crash.py::test_every_prefix_of_the_calls",
         "tests/fault/test_log_crash.py::test_crash_during_recovery_of_several_partitions",

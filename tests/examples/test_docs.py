@@ -2,82 +2,51 @@
 
 import ast
 import os
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
 import pytest
-from markdown_it import MarkdownIt
-from pyarrow import parquet
-from tests.worlds.spark.settings import QUICK_JVM
+from tests.examples import spark_pages
+from tests.examples.blocks import (
+    ALL,
+    EVERY,
+    PAGES,
+    ROOT,
+    Block,
+    blocks,
+    commands,
+    phrases,
+    replace,
+    running_brokers,
+    without_language,
+    write_inputs,
+)
+from tests.spark.drivers import with_tests
+from tests.worlds.kafka.home import KafkaHome
 
-import tidelog
 from tidelog.cli.app import app
 from tidelog.cli.surroundings import Surroundings
 from tidelog.config import BrokerConfig
 from tidelog.config.files import read_properties
 from tidelog.env import os_env
 
-ROOT: Final = Path(__file__).parents[2]
-_SPARK: Final = "needs a Spark session; tests/spark run these calls"
-_CLUSTERS: Final = "needs two clusters; tests/unit/cli and tests/spark run these commands"
-
-
-class Block(NamedTuple):
-    """A block of code of a page, numbered from 1 in the page."""
-
-    page: str
-    number: int
-    language: str
-    text: str
+LINE_MAX: Final = 100
+_BRACKETS: Final = str.maketrans("[]", "  ")
 
 
 class Setting(NamedTuple):
-    """Requirements of a block: commands to run before it, replacements in its text, a broker."""
+    """Requirements of a block: commands to run before it, replacements in its text, brokers."""
 
     before: str = ""
     instead: Mapping[str, str] = {}
-    with_broker: bool = False
+    brokers: int = 0
 
-
-# Languages of blocks that run or have a reason not to.
-_CODE: Final = {"sh", "python", "sql"}
-# Languages of other blocks: output and diagrams (text), and files. Tests in tests/tidy check "hex".
-_NOT_CODE: Final = {"text", "hex", "json", "properties", "dockerfile"}
-# The beginning of a line in a block without a stated language, and the block's language.
-_BEGINNINGS: Final = {"tidelog ": "sh", ">>> ": "pycon"}
-
-
-def blocks(page: str, text: str) -> Iterator[Block]:
-    """Yield all blocks of a page; the language of a block is empty if it is unknown."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    code = [one for one in tokens if one.type in {"fence", "code_block"}]
-    for number, token in enumerate(code, 1):
-        lines = token.content.split("\n")
-        languages = [
-            language
-            for beginning, language in _BEGINNINGS.items()
-            if any(line.startswith(beginning) for line in lines)
-        ]
-        stated = token.info.split()[:1] or languages[:1] or [""]
-        yield Block(page, number, stated[0], token.content)
-
-
-def pages() -> Iterator[Path]:
-    yield from sorted((ROOT / "docs").glob("*.md"))
-    yield ROOT / "ARCHITECTURE.md"
-    yield ROOT / "CONTRIBUTING.md"
-    yield ROOT / "SECURITY.md"
-
-
-EVERY: Final = [
-    one for path in pages() for one in blocks(path.name, path.read_text(encoding="utf-8"))
-]
-ALL: Final = {(one.page, one.number): one for one in EVERY if one.language in _CODE}
 
 _FLIGHTS: Final = (
     "tidelog create flights -p 2; tidelog produce flights --from flights.csv --key tailnum"
@@ -91,12 +60,34 @@ _GROUPS: Final = (
     + "for g in planes loader; do tidelog rewind -b broker:9092 --group $g --topic flights"
     + " --to earliest --execute; done\n"
 )
-_BROKER: Final = {
-    "broker:9092": "BOOTSTRAP",
-    "localhost:9092": "BOOTSTRAP",
-    "127.0.0.1:9092": "BOOTSTRAP",
+# A topic of two clusters, and a group.
+_PAIR: Final = """
+for cluster in east:9092 west:9092; do
+    tidelog create orders -b $cluster
+    tidelog produce orders -b $cluster --key k --value v
+done
+tidelog rewind -b east:9092 --group billing --topic orders --to latest --execute
+"""
+# Stops a broker when it has printed its first line.
+_SERVE: Final = """
+tidelog() {
+    [ "$1" = serve ] || { command tidelog "$@"; return; }
+    command tidelog "$@" --listen 127.0.0.1:0 > served &
+    until [ -s served ]; do kill -0 $!; sleep 0.05; done
+    kill $!
+    wait $!
+    grep -q '^listening on 127.0.0.1:[0-9]*, data in ' served
 }
-
+"""
+_FOLLOW: Final = """
+follow() {
+    command tidelog follow broker:9092 --data standby > followed &
+    until [ "$(command tidelog standby status --data standby -o json | grep -c '"lag": *0')" = 2 ]
+    do kill -0 $!; sleep 0.05; done
+}
+follow
+"""
+_AGAIN: Final = "follow; tidelog standby promote --data standby"
 # Runs a block that is a file of pytest.
 _PYTEST: Final = """
 
@@ -112,16 +103,21 @@ _FOREIGN: Final = (
 )
 
 RUN: Final[Mapping[tuple[str, int], Setting]] = {
-    ("README.md", 1): Setting(_FOREIGN, {"/var/lib/kafka/data": "foreign"}),
+    ("docs/README.md", 1): Setting(_FOREIGN, {"/var/lib/kafka/data": "foreign"}),
     ("cli.md", 1): Setting(),
     ("cli.md", 2): Setting(),
     ("cli.md", 3): Setting(_FLIGHTS),
-    ("clusters.md", 1): Setting("", {" --follow": ""}, with_broker=True),
-    ("clusters.md", 2): Setting(_GROUPS, with_broker=True),
-    ("clusters.md", 3): Setting(_GROUPS, with_broker=True),
+    ("clusters.md", 1): Setting("", {" --follow": ""}, brokers=1),
+    ("clusters.md", 2): Setting(_GROUPS, brokers=1),
+    ("clusters.md", 3): Setting(_GROUPS, brokers=1),
+    ("clusters.md", 4): Setting(
+        _GROUPS + "page-on-call() { :; }\n",
+        {"--watch --every 2s": "--watch --every 1ms --samples 2"},
+        brokers=1,
+    ),
     ("compaction.md", 1): Setting(),
-    ("connect.md", 1): Setting(with_broker=True),
-    ("connect.md", 2): Setting(_REMOTE + "tidelog create flights\n", with_broker=True),
+    ("connect.md", 1): Setting(brokers=1),
+    ("connect.md", 2): Setting(_REMOTE + "tidelog create flights\n", brokers=1),
     ("control.md", 1): Setting("", {"/data/logs": "data"}),
     ("control.md", 2): Setting("", {"/data/logs": "data"}),
     ("deploy.md", 8): Setting(),
@@ -131,68 +127,58 @@ RUN: Final[Mapping[tuple[str, int], Setting]] = {
     ("follow.md", 1): Setting(
         _REMOTE + _FLIGHTS,
         {"standby            # until Ctrl-C": "standby --once"},
-        with_broker=True,
+        brokers=1,
     ),
+    # Measuring the latency needs a thousand records that arrive meanwhile.
+    ("failover.md", 1): Setting(_PAIR, {"--sample-for 5m": "--max-latency 2m"}, brokers=2),
+    ("follow.md", 2): Setting(
+        _REMOTE + _FLIGHTS + _SERVE + _FOLLOW,
+        {"tidelog standby promote --data standby --": f"{_AGAIN} --"},
+        brokers=1,
+    ),
+    ("generations.md", 1): Setting(_FLIGHTS, {"TOPIC": "flights"}),
+    ("generations.md", 5): Setting(
+        "tidelog create flights --config cleanup.policy=compact\n", {"TOPIC": "flights"}
+    ),
+    ("metrics.md", 1): Setting(_SERVE, {"127.0.0.1:9404": "127.0.0.1:0"}),
     ("notebooks.md", 2): Setting(_FLIGHTS),
+    ("objects.md", 1): Setting(
+        _FLIGHTS + 'aws() { cp -r "$3" "${4#file://}"; }\n',
+        {"s3://bucket/logs": "file://$PWD/store", "/data/logs": "data"},
+    ),
     ("security.md", 2): Setting(),
-    ("serve.md", 2): Setting(),
-    ("serve.md", 3): Setting(instead={"    consumer.close()": f"    consumer.close()\n{_PYTEST}"}),
+    ("serve.md", 1): Setting(_SERVE),
+    ("serve.md", 3): Setting(),
+    ("serve.md", 4): Setting(instead={"    consumer.close()": f"    consumer.close()\n{_PYTEST}"}),
     ("tables.md", 1): Setting(_AIRCRAFT),
     ("tables.md", 2): Setting(_AIRCRAFT),
     ("tiers.md", 1): Setting(_FLIGHTS, {"s3://bucket/logs": "file://$PWD/store"}),
-    ("transactions.md", 1): Setting(_REMOTE + "tidelog create payments\n", with_broker=True),
+    ("transactions.md", 1): Setting(_REMOTE + "tidelog create payments\n", brokers=1),
 }
-NOT_RUN: Final[Mapping[str, str]] = {
-    "audit.md": _CLUSTERS,
-    "durability.md": "needs a failed disk; tests/unit/server has one",
-    "failover.md": _CLUSTERS,
-    "jobs.md": _SPARK,
-    "mirror.md": _CLUSTERS,
-    "spark.md": "in one session, by test_blocks_of_the_page_on_spark",
-}
-NOT_RUN_BLOCKS: Final[Mapping[tuple[str, int], str]] = {
+NOT_RUN: Final[Mapping[tuple[str, int], str]] = {
+    ("README.md", 1): "installs packages from a package index; runs the demo, and tests",
     ("CONTRIBUTING.md", 1): "runs whole suites of tests, and a benchmark",
     ("CONTRIBUTING.md", 2): "installs the newest packages from a package index",
     ("CONTRIBUTING.md", 3): "needs Python 3.13; runs the core of the tests",
-    ("clusters.md", 4): "watches until Ctrl-C; tests/corpus/scenes/lag.txt has all of its options",
-    ("deploy.md", 1): "needs a cluster of Spark; tests/spark/test_cluster.py starts one",
     ("deploy.md", 2): "installs packages; tests/spark/test_cluster.py sends such an archive",
     ("deploy.md", 3): "installs packages from a package index",
     ("deploy.md", 4): "needs an archive; tests/spark/test_cluster.py sends one to a cluster",
     ("deploy.md", 5): "needs a standalone cluster; tests/spark/test_cluster.py starts one",
     ("deploy.md", 6): "needs YARN",
-    ("follow.md", 2): "needs a running follower; tests/unit/cli has one",
-    ("generations.md", 1): "TOPIC stands for a name",
-    ("generations.md", 5): "TOPIC stands for a name",
-    ("metrics.md", 1): "serves until Ctrl-C; tests/server does so",
-    ("objects.md", 1): "needs an S3 server; tests/peers/test_object_store.py starts one",
-    ("objects.md", 2): "needs an S3 server; tests/peers/test_object_store.py starts one",
-    ("objects.md", 3): "needs an S3 server of the reader's own",
+    ("durability.md", 1): "needs a failed disk; tests/unit/server has one",
     ("notebooks.md", 1): "installs packages; tests/examples/test_notebooks.py runs the notebooks",
-    ("protocol.md", 1): "an excerpt of src/tidelog/protocol/messages/list_offsets.py",
-    (
-        "quotas.md",
-        1,
-    ): "has commands of Kafka's tools; tests/peers/test_quota_answers.py sets quotas",
-    ("serve.md", 1): "serves until Ctrl-C; tests/server does so",
-    ("tables.md", 3): _SPARK,
-    ("tables.md", 4): _SPARK,
+    ("objects.md", 3): "runs tests, with an S3 server of the reader's own",
     ("testing.md", 1): "runs all benchmarks; tests/unit/bench/test_harness.py runs the harness",
-    ("tiers.md", 4): "needs an S3 server of the reader's own",
+    ("tiers.md", 4): "runs tests, with an S3 server of the reader's own",
 }
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of each tidelog command of a shell text."""
-    for line in text.replace("\\\n", " ").split("\n"):
-        words = shlex.split(line, comments=True)
-        while "tidelog" in words:
-            words = words[words.index("tidelog") + 1 :]
-            ends = [
-                at for at, word in enumerate(words) if word in {"|", ">", "<", "||", "&&", "&", ";"}
-            ]
-            yield words[: ends[0]] if ends else words
-            words = words[ends[0] :] if ends else []
+# Blocks that tests/unit/test_readme.py runs.
+WITH_OUTPUTS: Final = {("README.md", number) for number in (2, 4, 6)}
+# Blocks of Python that are parts of our own modules.
+EXCERPTS: Final[Mapping[tuple[str, int], str]] = {
+    ("protocol.md", 1): "src/tidelog/protocol/messages/list_offsets.py",
+}
+# Blocks with commands of Kafka's tools, which need Kafka's jars.
+WITH_KAFKA: Final = {("quotas.md", 1)}
 
 
 def parse(words: list[str]) -> None:
@@ -238,12 +224,6 @@ def test_broker_settings_are_valid(block: Block) -> None:
     assert notes == []
 
 
-def without_language(found: Iterable[Block]) -> list[str]:
-    """Name the blocks whose language is neither one of the known languages nor clear."""
-    known = {*_CODE, *_NOT_CODE, *_BEGINNINGS.values()}
-    return [f"{one.page} block {one.number}" for one in found if one.language not in known]
-
-
 def test_each_block_has_a_language_and_output_is_named_text() -> None:
     assert without_language(EVERY) == []
 
@@ -258,28 +238,94 @@ def test_an_unknown_option_is_found() -> None:
         parse(["read", "flights", "--frm", "-6h"])
 
 
+def unknown_name(phrase: str) -> str | None:
+    """Return the first word of a phrase that is neither a command nor an option of it.
+
+    `A|B` stands for one of several commands; options may be in brackets.
+    """
+    context = click.Context(app, info_name="tidelog", obj=Surroundings(env=os_env()))
+    found: click.Command = app
+    for word in phrase.translate(_BRACKETS).split()[1:]:
+        if isinstance(found, click.Group) and not word.startswith("-"):
+            if not re.fullmatch("[a-z|-]+", word):
+                return None  # a placeholder
+            names = word.split("|")
+            if not set(names) <= set(found.commands):
+                return word
+            _, inner, _ = found.resolve_command(context, names)
+            assert inner is not None
+            found = inner
+        elif word.startswith("--") and word.partition("=")[0] not in _options(found):
+            return word
+    return None
+
+
+def _options(command: click.Command) -> set[str]:
+    return {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_sentences_name_existing_commands_and_options(page: str) -> None:
+    named = [one for one in phrases(PAGES[page]) if one.startswith("tidelog ")]
+    assert [(one, unknown_name(one)) for one in named if unknown_name(one)] == []
+
+
+def test_an_unknown_name_in_a_sentence_is_found() -> None:
+    assert list(phrases("a `tidelog reed` b\n\n| `tidelog read --frm` |\n|---|\n")) == [
+        "tidelog reed",
+        "tidelog read --frm",
+    ]
+    assert unknown_name("tidelog reed") == "reed"
+    assert unknown_name("tidelog spark mirrow") == "mirrow"
+    assert unknown_name("tidelog read --frm -6h") == "--frm"
+    assert unknown_name("tidelog read flights --from -6h -o json") is None
+    assert unknown_name("tidelog spark NAME --any") is None
+    assert unknown_name("tidelog groups list|delete --bootstrap HOST:PORT [--wide]") is None
+    assert unknown_name("tidelog groups list|remove") == "list|remove"
+
+
 def test_each_block_runs_or_has_a_reason_not_to() -> None:
-    known = {*RUN, *NOT_RUN_BLOCKS}
-    assert [key for key in ALL if key not in known and key[0] not in NOT_RUN] == []
-    assert known <= set(ALL)
+    in_session = {
+        (one.page, one.number) for name in spark_pages.PAGES for one in spark_pages.blocks_of(name)
+    }
+    lists: tuple[Iterable[tuple[str, int]], ...]
+    lists = (in_session, RUN, NOT_RUN, EXCERPTS, WITH_KAFKA, WITH_OUTPUTS)
+    assert sorted(key for keys in lists for key in keys) == sorted(ALL)
+
+
+def test_no_line_of_a_block_is_longer_than_a_line_of_code() -> None:
+    lines = [(one.page, one.number, line) for one in EVERY for line in one.text.split("\n")]
+    assert [line for line in lines if len(line[-1]) > LINE_MAX] == []
+
+
+@pytest.mark.parametrize("key", EXCERPTS, ids=lambda key: f"{key[0]}-{key[1]}")
+def test_an_excerpt_is_in_its_module(key: tuple[str, int]) -> None:
+    assert f"\n\n{ALL[key].text}" in (ROOT / EXCERPTS[key]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [one for one in ALL.values() if "./run " in one.text],
+    ids=lambda one: f"{one.page}-{one.number}",
+)
+def test_calls_of_run_name_existing_commands_tests_and_benchmarks(block: Block) -> None:
+    known = re.findall(r"^([a-z]+)\)", (ROOT / "run").read_text(encoding="utf-8"), re.MULTILINE)
+    for command, *words in commands(block.text, "./run"):
+        assert command in known
+        for word in words:
+            if "/" in word:
+                assert (ROOT / word).exists(), word
+        if command == "bench" and words and not words[0].startswith("-"):
+            assert (ROOT / "bench" / f"{words[0]}.py").exists(), words
 
 
 @pytest.mark.parametrize("key", RUN, ids=lambda key: f"{key[0]}-{key[1]}")
 def test_block(key: tuple[str, int], tmp_path: Path) -> None:
     block, setting = ALL[key], RUN[key]
-    rows = [f"N{number},2013-02-08T{number:02}:30-05:00,IAH" for number in range(24)]
-    (tmp_path / "flights.csv").write_text("\n".join(["tailnum,departure,dest", *rows, ""]))
-    (tmp_path / "notes.tsv").write_text("N1\tengine checked\n")
-    text = block.text
-    for old, new in setting.instead.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    if setting.with_broker:
-        with tidelog.broker() as broker:
-            servers = dict.fromkeys(_BROKER, broker.bootstrap_servers)
-            _run(block.language, setting.before, text, tmp_path, servers)
-    else:
-        _run(block.language, setting.before, text, tmp_path, {})
+    write_inputs(tmp_path)
+    text = replace(block.text, setting.instead)
+    with running_brokers(setting.brokers) as servers:
+        _run(block.language, setting.before, text, tmp_path, servers)
 
 
 def _run(language: str, before: str, text: str, folder: Path, servers: Mapping[str, str]) -> None:
@@ -304,47 +350,30 @@ def _run(language: str, before: str, text: str, folder: Path, servers: Mapping[s
     assert done.returncode == 0, done.stderr
 
 
-# Ends the streams of a block.
-_END: Final = "for q in spark.streams.active:\n    q.processAllAvailable()\n    q.stop()\n"
-_COUNTS: Final = """
-spark.conf.set("spark.sql.shuffle.partitions", 2)
-counts = stream.groupBy("key").count().selectExpr("key", "cast(count AS string) AS value")
-"""
+@pytest.mark.kafka
+@pytest.mark.parametrize("key", WITH_KAFKA, ids=lambda key: f"{key[0]}-{key[1]}")
+def test_block_with_kafkas_tools(
+    key: tuple[str, int], kafka_jars: KafkaHome, tmp_path: Path
+) -> None:
+    java = shlex.join(kafka_jars.java_command("kafka.admin.ConfigCommand"))
+    with running_brokers(1) as servers:
+        tool = f'kafka-configs.sh() {{ {java} "$@"; }}\n'
+        shown = (
+            'test "$(tidelog quotas list --bootstrap localhost:9092 -o csv | grep -c 1048576)" = 2'
+        )
+        _run("sh", tool, f"{ALL[key].text}{shown}\n", tmp_path, servers)
 
 
 @pytest.mark.spark
-def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
-    on_page = [one for one in ALL.values() if one.page == "spark.md"]
-    script = ""
-    for block in on_page:
-        if block.language == "sql":
-            queries = filter(str.strip, block.text.split(";"))
-            script += "".join(f"spark.sql({query.strip()!r}).collect()\n" for query in queries)
-        else:
-            script += (_COUNTS if "counts" in block.text else "") + block.text + _END
-    data = tmp_path / "data"
-    for folder in ("checkpoints", "lake"):
-        script = script.replace(f"/data/{folder}", str(tmp_path / folder))
-    script = script.replace("/data/logs", str(data)).replace("local[*]", "local[2]")
-    with tidelog.open(data, writable=True) as log:
-        for topic in ("flights", "copy", "counts"):
-            log.create_topic(topic)
-        log.append("flights", [tidelog.NewRecord(key=b"N1", value=b"x", timestamp=1360350000000)])
-    with tidelog.broker() as broker:
-        with tidelog.connect(broker.bootstrap_servers) as cluster:
-            # The record's timestamp is in 2013: with default retention, the broker would delete the
-            # record after half a minute.
-            cluster.create_topic("copy", config={"retention.ms": "-1"})
-        servers = {"broker:9092": broker.bootstrap_servers}
-        _run(
-            "python", f"export JDK_JAVA_OPTIONS={shlex.quote(QUICK_JVM)}", script, tmp_path, servers
-        )
-        with tidelog.connect(broker.bootstrap_servers) as cluster:
-            assert cluster.count("copy") == 1
-    # The record of INSERT is outside of the time range of the batch query.
-    rows = {"flights": 1, "flights-stream": 2}
-    for folder, count in rows.items():
-        assert parquet.read_table(tmp_path / "lake" / folder).num_rows == count
-    with tidelog.open(data) as log:
-        assert log.count("copy") == 1 + 2  # one record from the batch write, two from the query
-        assert log.count("counts") == 2
+@pytest.mark.parametrize("pages", [spark_pages.SHORT, spark_pages.LONG], ids=["short", "long"])
+def test_blocks_in_one_session(pages: Mapping[str, spark_pages.Page], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, spark_pages.__file__, *pages],
+        cwd=tmp_path,
+        env=with_tests(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
