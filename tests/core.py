@@ -37,13 +37,20 @@ CASES: Final[Mapping[str, int]] = {
     "tests/spark": 1,
     "tests/spark/jobs/test_descriptions.py": 3,
     "tests/unit": 16,
+    "tests/unit/bench": 2,
     "tests/unit/cli/test_help.py": 60,
+    "tests/unit/cli/test_missing.py": 5,
     "tests/unit/cli/test_one_grammar.py": 20,
     "tests/unit/cli/test_terminal_widths.py": 8,
     "tests/unit/jobs/test_mirror_crash.py": 1,
     "tests/unit/protocol/test_kio.py": 200,
     "tests/unit/protocol/test_wire.py": 40,
+    "tests/unit/scan/test_blamed_batch.py": 3,
+    "tests/unit/scan/test_latency.py": 6,
+    "tests/unit/scan/test_lost_segments.py::test_no_file_that_is_rebuilt_hides_a_loss": 3,
+    "tests/unit/scan/test_split_latency.py": 4,
     "tests/unit/scan/test_wrong_offsets.py": 1,
+    "tests/unit/server/groups/test_storms.py": 2,
     "tests/unit/server/test_repeated_fetches.py": 10,
     "tests/unit/server/security/test_authorizer.py": 40,
     "tests/unit/server/security/test_bearer_tokens.py": 30,
@@ -53,6 +60,8 @@ CASES: Final[Mapping[str, int]] = {
     "tests/unit/storage/test_exchange.py::test_power_loss_at_every_call": 1,
     "tests/unit/storage/test_index_proof.py::test_no_single_bit_of_an_index_hides_a_record": 4,
     "tests/unit/storage/test_message_sets.py::test_refused": 100,
+    "tests/unit/storage/test_retention_clock.py": 4,
+    "tests/unit/storage/test_time_spans.py": 4,
     "tests/unit/storage/test_topic_registry.py": 30,
     "tests/unit/storage/test_writers.py::test_power_loss_at_every_call_and_the_batch_again": 1,
     "tests/unit/storage/tiers/test_faults.py::test_power_loss_at_every_call_of_the_disk": 1,
@@ -69,7 +78,9 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "tests/examples/test_docs.py::test_block_with_kafkas_tools": (
         "tests/peers/test_quota_answers.py",
     ),
-    "tests/examples/test_docs.py::test_blocks_in_one_session[long]": (
+    # The pages' blocks on Spark need a session of their own.
+    "tests/examples/test_docs.py::test_blocks_in_one_session": (
+        "tests/examples/test_docs.py::test_python_is_valid",
         "tests/spark/jobs/test_audit.py",
         "tests/spark/jobs/test_bootstrap.py",
         "tests/spark/jobs/test_compact.py",
@@ -77,6 +88,10 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/spark/jobs/test_mirror.py",
         "tests/spark/jobs/test_reindex.py",
         "tests/spark/jobs/test_replay.py",
+        "tests/spark/test_catalog.py",
+        "tests/spark/test_sink.py",
+        "tests/spark/test_source.py",
+        "tests/spark/test_stream.py",
     ),
     "tests/fault/test_log_crash.py::test_every_prefix_of_the_calls_of_several_partitions": (
         "tests/fault/test_log_crash.py::test_every_prefix_of_the_calls",
@@ -274,6 +289,11 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/property/test_tables_model.py",
         "tests/spark/test_tables.py::test_a_table_is_the_librarys_by_partition_and_by_split",
     ),
+    "tests/tidy/test_ci_run.py::test_a_process_that_crashes_or_hangs_fails_one_test_only": (),
+    (
+        "tests/tidy/test_ci_run.py"
+        "::test_one_process_has_spark_another_one_kafka_and_each_file_is_in_one"
+    ): (),
     "tests/tidy/test_names.py": (),
     "tests/tidy/test_repeats.py::test_no_function_stands_in_two_files": (),
     "tests/unit/storage/test_many_segments.py::test_more_segments_than_descriptors[10000-1024]": (
