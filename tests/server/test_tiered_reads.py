@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.clients.raw import RawClient
 
+import tidelog
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.messages.list_offsets import (
@@ -95,3 +96,37 @@ def test_a_missing_object_is_logged_with_its_name(
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(set(lines)), "a client that asks again fills no log"
     assert any(line.startswith(f"{TOPIC}-0 can't be read: {store.as_uri()}/") for line in lines)
+
+
+def test_offsets_lost_after_the_tier_are_an_error_of_a_fetch(tmp_path: Path) -> None:
+    store, data = tmp_path / "store", tmp_path / "data"
+    store.mkdir()
+    with tidelog.broker(str(data), settings={"log.initial.task.delay.ms": "3600000"}) as broker:
+        broker.call(lambda node: append_to_tier(node, store))
+
+        def append_more(node: Node) -> list[int]:
+            log = node.partitions.get(TOPIC, 0).log
+            end = log.segments[-1].base_offset
+            for number in range(COUNT):
+                log.append([NewRecord(key=b"k", value=b"v" * 500, timestamp=number)])
+            bases = [segment.base_offset for segment in log.local_segments]
+            return [base for base in bases if base >= end]
+
+        bases = broker.call(append_more)
+    for path in (data / f"{TOPIC}-0").glob("*.log"):
+        if int(path.stem) < bases[2]:  # copies, and the two oldest segments that the tier lacks
+            path.unlink()
+    start, end = bases[0], bases[2]
+    with (
+        tidelog.broker(str(data), settings={"log.initial.task.delay.ms": "3600000"}) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        codes = {}
+        for offset in (0, start - 1, start, end - 1, end):
+            asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+            what = FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[asked])])
+            data_of = client.ask(FETCH, 12, what).responses[0].partitions[0]
+            codes[offset] = data_of.error_code
+            read = [record.offset for batch in walk(data_of.batches) for record in batch.records()]
+            assert read == [] or read[0] <= offset <= read[-1]
+        assert codes == {0: 0, start - 1: 0, start: 2, end - 1: 2, end: 0}

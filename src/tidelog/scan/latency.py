@@ -227,7 +227,7 @@ def _spans_to_read(
             _count_zones(zones, hours, result)
             for start_ms, histogram in units.items():
                 result.by_unit.setdefault(start_ms, LatencyHistogram()).merge(histogram)
-            if zones.total.last_offset + 1 < segment.end_offset and not segment.is_tiered:
+            if zones.total.last_offset + 1 < segment.end_offset:
                 lost = lost_at_end(segment)
                 result.stats.lost += () if lost is None else (lost,)
         elif pending is not None and pending[1] == start:

@@ -151,7 +151,7 @@ class PieceFinder:
         self.has_skipped = True  # records without a time may be skipped, too
         first = _first_in_time(segment, start_ms)
         if NO_TIMESTAMP < segment.largest_timestamp < start_ms:
-            lost = None if segment.is_tiered else lost_at_end(segment)
+            lost = lost_at_end(segment)
             if lost is None:
                 return
             first = lost.start  # lost records can have any time; the reader reports them
@@ -190,7 +190,9 @@ class PieceFinder:
         append time rows.
         """
         zones = segment.zones_on(ClockName.APPEND) if segment.is_tiered else None
-        if zones is None or zones.total.stamped_records < zones.total.data_records:
+        if zones is None or segment.lost_at_end is not None:
+            return None
+        if zones.total.stamped_records < zones.total.data_records:
             return None
         total = zones.total
         if end_ms == INT64_MAX:
@@ -238,7 +240,7 @@ class PieceFinder:
         # No zone covers offsets that are lost after the last zone. The piece for them lets the
         # reader report the loss.
         next_offset = zones.total.last_offset + 1
-        ends_early = not segment.is_tiered and next_offset < min(end, segment.end_offset)
+        ends_early = next_offset < min(end, segment.end_offset)
         if ends_early and lost_at_end(segment) is not None:
             yield from self._by_offsets(segment, max(start, next_offset), end)
 

@@ -113,7 +113,9 @@ def lost_behind(
         closed = None if segment is None else as_closed(segment)
         if closed is None or (closed.size_bytes > 0) != has_bytes:
             return False
-        return is_gap_loss(reader.context, closed) and (is_dense or closed.is_dense)
+        if not is_gap_loss(reader.context, closed):
+            return False
+        return is_dense or closed.is_tiered or closed.is_dense
 
     is_loss = with_directory(split.directory, env, look)
     return (lost_gap(split.topic_partition, start, end),) if is_loss else ()

@@ -377,7 +377,8 @@ def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
     closed = as_closed(segment)
     if closed is None or closed.is_tiered:
         size_bytes = segment.size_bytes  # read first, because the segment may grow
-        return size_bytes, segment.end_offset
+        lost = segment.lost_at_end
+        return size_bytes, segment.end_offset if lost is None else lost.start
     last = closed.loaded_last_batches or source.last_batches(closed)
     return last.position, last.next_offset
 

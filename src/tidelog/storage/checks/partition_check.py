@@ -52,7 +52,7 @@ from tidelog.storage.segment.log_end import COPIED_GAPS_FILE
 from tidelog.storage.segment.segment_notes import SEGMENT_NOTES_FILE, decode_notes
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.storage.tier.tier_files import TIER_FILE, read_record_bytes
-from tidelog.storage.tier.tier_record import decode_record, restore_command
+from tidelog.storage.tier.tier_record import TierRecord, decode_record, restore_command
 from tidelog.types import INT64_MAX
 
 _REMOVAL: Final = f"{REPAIR_COMMAND} removes it"
@@ -313,6 +313,7 @@ class PartitionCheck:
         self._snapshots: list[int] = []
         self._snapshot_findings: list[Finding] = []
         self._first_offset = 0
+        self._bases: list[int] = []
 
     def findings(self) -> Iterator[Finding]:
         """Yield all findings in the partition's directory.
@@ -337,6 +338,7 @@ class PartitionCheck:
 
         The checkpoint names a batch by its base offset. The check of the log looks for this batch.
         """
+        self._bases = bases
         self._first_offset = bases[0] if bases else 0
         if self._first_offset:
             self.replay.is_exact = False
@@ -381,15 +383,20 @@ class PartitionCheck:
         partition = self.partition
         if facts.is_last or facts.has_gaps or not facts.next_offset < end > partition.log_start:
             return
+        yield from self._lost_before(facts.next_offset, end)
+
+    def _lost_before(self, start: int, end: int) -> Iterator[Finding]:
+        """Yield a finding on the missing offsets [start, end), unless they may be cleaned."""
+        partition = self.partition
         if not was_never_cleaned(
             partition.fs, partition.directory, partition.config, partition.name
         ):
             return
         yield Finding(
             partition.path(log_files.log_file_name(end)),
-            f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
+            f"offsets {start} to {end - 1} before it: {GAP_REASON}",
             "restore the files from a replica or a backup; readers report these offsets as lost",
-            offset=facts.next_offset,
+            offset=start,
         )
 
     def _end(self, bases: list[int]) -> Iterator[Finding]:
@@ -532,7 +539,7 @@ class PartitionCheck:
         try:
             content = read_record_bytes(self.partition.fs, self.partition.directory)
             if content is not None:
-                decode_record(content)
+                yield from self._check_hole(decode_record(content))
         except CorruptFile as error:
             yield Finding(path, error.reason, f"{restore} rebuilds it from the store")
             return
@@ -550,6 +557,15 @@ class PartitionCheck:
                 f" {restore.replace(' --restore', '')} writes the file"
             )
             yield warning(path, damage, remedy)
+
+    def _check_hole(self, record: TierRecord) -> Iterator[Finding]:
+        """Yield a finding if offsets between the tier and the first local file are lost."""
+        rows, partition = record.manifest.segments, self.partition
+        start = max(record.manifest.end_offset, record.log_start_offset, partition.log_start)
+        local = [base for base in self._bases if base >= record.local_start_offset]
+        if not (rows and rows[-1].is_dense and local and start < local[0]):
+            return
+        yield from self._lost_before(start, local[0])
 
 
 def _history_problems(data: bytes) -> list[str]:

@@ -202,11 +202,11 @@ class LogView(ABC):
 
     @_typed_read
     def lost_offsets(self) -> list[LostOffsets]:
-        """Return the ranges of offsets that are lost at the ends of finished local segments.
+        """Return the ranges of offsets that are lost at the ends of finished segments.
 
         Ranges that end at or below the log start are left out.
         """
-        losses = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
+        losses = (lost_at_end(segment) for segment in self._list.all)
         return [lost for lost in losses if lost and lost.end > self._list.start_offset]
 
     # -- append times ------------------------------------------------------------------------

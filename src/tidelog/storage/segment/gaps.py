@@ -14,6 +14,10 @@ partition.
 An index or a zone map can't show whether a gap is a loss: if it was built after the loss, it ends
 where the log ends. A zone map can only prove that the segment still has its last offset.
 
+Offsets between the end of a log's tier and its first local file are a gap, too. The tier's manifest
+has the end of each segment, so `storage.tier.log_tier` decides whether these offsets are lost, and
+the tier's last segment then has them as `Segment.lost_at_end`.
+
 Only `Losses`, which searches use, holds state.
 """
 
@@ -41,13 +45,11 @@ _INTERNAL: Final = "__"
 
 
 def is_gap_loss(context: SegmentContext, segment: Segment) -> bool:
-    """Return whether offsets missing at a finished segment's end are provably lost.
-
-    The result is False for a segment in the tier: the tier's manifest has the segment's end, so
-    reads notice missing offsets without this function.
-    """
+    """Return whether offsets missing at a finished segment's end are provably lost."""
+    if segment.is_tiered:
+        return segment.lost_at_end is not None
     fs, name = context.env.files, context.topic_partition
-    return not segment.is_tiered and was_never_cleaned(fs, context.directory, context.config, name)
+    return was_never_cleaned(fs, context.directory, context.config, name)
 
 
 def is_settled(segment: Segment) -> bool:
@@ -68,6 +70,8 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
     Raises:
         OSError: The disk failed.
     """
+    if segment.is_tiered:
+        return segment.lost_at_end
     closed = as_closed(segment)
     if closed is None or is_settled(segment):
         return None
@@ -83,9 +87,6 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
 
 class Losses:
     """Lost offsets of a log's finished segments; each segment is checked once.
-
-    Segments that only the tier has are skipped. Reads of these segments report missing offsets
-    themselves, because the tier's manifest has the segments' end offsets.
 
     Attributes:
         checked: Number of segments that were checked.
@@ -121,7 +122,9 @@ class Losses:
             for at in range(self.checked, min(number, len(segments) - 1)):
                 segment = segments[at]
                 loss = None
-                if not (segment.is_tiered or is_settled(segment)):
+                if segment.is_tiered:
+                    loss = lost_at_end(segment)
+                elif not is_settled(segment):
                     if not may_block:
                         raise ColdRead
                     loss = lost_at_end(segment)

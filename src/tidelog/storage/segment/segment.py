@@ -31,7 +31,14 @@ from typing import (
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env, File, FileStat
-from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, DamagedLog, MissingFile
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptData,
+    CorruptFile,
+    DamagedLog,
+    LostOffsets,
+    MissingFile,
+)
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.coding import crc32c
@@ -192,6 +199,8 @@ class Segment(ABC):
             segment's files.
         is_tiered: Whether only the tier has the segment. A tiered segment is finished and never
             changes.
+        lost_at_end: Lost offsets between the tier's last segment and the first local file, which
+            this segment's offsets include; None for all other segments.
         last_batch: The last batch, if it is in memory.
         limit_times: Function that marks as unknown the append times that are not proven; None if
             all append times are proven.
@@ -204,6 +213,7 @@ class Segment(ABC):
     is_active: ClassVar[bool]
     takes_appends: ClassVar[bool] = False
     is_tiered: ClassVar[bool] = False
+    lost_at_end: LostOffsets | None = None
     last_batch: Batch | None = None
 
     def __init__(self, context: SegmentContext, base_offset: int, end_offset: int) -> None:

@@ -100,6 +100,13 @@ class TierSegment:
         """Return the key of one of the segment's objects below the partition's folder."""
         return f"{self.folder}/{log_files.file_name(self.base_offset, suffix)}"
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether each offset of the segment has a record; False if the segment was truncated."""
+        total = self.total
+        records = total.data_records + total.control_records
+        return self.clip_bytes is None and records == self.end_offset - self.base_offset
+
     def is_copy_of(self, other: "TierSegment") -> bool:
         """Return whether this row and another describe equal log bytes at equal offsets."""
         log = log_files.LOG_SUFFIX

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from tidelog.env import FileStat
-from tidelog.errors import CorruptData, CorruptIndex, MissingFile, UnsupportedVersion
+from tidelog.errors import CorruptData, CorruptIndex, LostOffsets, MissingFile, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
 from tidelog.storage import files, log_files
@@ -73,9 +73,12 @@ class RemoteSegment(ClosedSegment):
 
     is_tiered = True
 
-    def __init__(self, context: RemoteContext) -> None:
-        super().__init__(context, context.row.base_offset, context.row.end_offset)
+    def __init__(self, context: RemoteContext, lost: LostOffsets | None = None) -> None:
+        """Create the segment of a row; `lost` are lost offsets that begin at the row's end."""
+        end = context.row.end_offset if lost is None else lost.end
+        super().__init__(context, context.row.base_offset, end)
         self.row = context.row
+        self.lost_at_end, self.is_whole = lost, lost is None
         self._is_clipped = context.row.clip_bytes is not None
 
     # -- properties --------------------------------------------------------------------------

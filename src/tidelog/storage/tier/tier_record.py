@@ -33,9 +33,10 @@ from typing import Final, NamedTuple
 
 from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.errors import CorruptFile, LostOffsets, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
+from tidelog.storage.segment.gaps import lost_gap, was_never_cleaned
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.text_files import Fields, read_json
 from tidelog.storage.tier.manifest import (
@@ -414,18 +415,42 @@ class TierView:
     def segments(self, below: int | None) -> list[RemoteSegment]:
         """Return segments that only the tier has, oldest first.
 
+        A segment has the offsets between its end and the next segment, or the first local file, as
+        `lost_at_end` if these offsets are provably lost.
+
         Args:
             below: First local offset; None if the log has no local files.
-        """
-        start = self.record.log_start_offset
-        return [
-            self.segment(row)
-            for row in self.record.manifest.segments
-            if row.end_offset > start and (below is None or row.end_offset <= below)
-        ]
 
-    def segment(self, row: TierSegment) -> RemoteSegment:
-        """Return the segment of one row."""
+        Raises:
+            OSError: The disk failed.
+        """
+        start, rows = self.record.log_start_offset, self.record.manifest.segments
+        if below is not None:
+            rows = tuple(row for row in rows if row.end_offset <= below)
+        ends = [row.base_offset for row in rows[1:]]
+        ends.append(start if below is None else below)
+        segments = (
+            self.segment(row, self._lost_behind(row, end))
+            for row, end in zip(rows, ends, strict=False)
+            if max(row.end_offset, end) > start
+        )
+        return [segment for segment in segments if segment.end_offset > start]
+
+    def _lost_behind(self, row: TierSegment, end: int) -> LostOffsets | None:
+        """Return the offsets from a row's end to `end` if they are lost (`storage.segment.gaps`).
+
+        Raises OSError.
+        """
+        if end <= row.end_offset or not row.is_dense:
+            return None
+        context = self.context
+        name = context.topic_partition
+        if not was_never_cleaned(context.env.files, context.directory, context.config, name):
+            return None
+        return lost_gap(name, row.end_offset, end)
+
+    def segment(self, row: TierSegment, lost: LostOffsets | None = None) -> RemoteSegment:
+        """Return the segment of one row; `lost` are lost offsets that begin at the row's end."""
         shared = self.context
         return RemoteSegment(
             RemoteContext(
@@ -440,7 +465,8 @@ class TierView:
                 url=self.record.url,
                 folder=self.record.folder,
                 row=row,
-            )
+            ),
+            lost,
         )
 
     def hole(self, local_start: int) -> tuple[int, int] | None:

@@ -35,7 +35,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.amounts import bytes_text, plural, verb
 from tidelog.config import RetentionClock
-from tidelog.errors import CorruptData, InvalidRequest, MissingFile, OffsetsGone, TierConflict
+from tidelog.errors import (
+    CorruptData,
+    InvalidRequest,
+    LostOffsets,
+    MissingFile,
+    OffsetsGone,
+    TierConflict,
+)
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import log_files
 from tidelog.storage.log.log import LogAccess
@@ -468,6 +475,9 @@ class Mover:
     def _copy_all(self) -> None:
         rows: list[TierSegment] = []
         done = 0
+        if (lost := self._lost_behind_tier()) is not None:
+            self._report.stopped = str(lost)
+            return
         for segment in self.missing():
             row = self._copy(segment)
             if row is None:
@@ -480,6 +490,14 @@ class Mover:
                 self._add(rows)
                 rows = []
         self._add(rows)
+
+    def _lost_behind_tier(self) -> LostOffsets | None:
+        """Return the lost offsets between the tier's end and the first local file, if any.
+
+        Segments after them are not copied, as after lost offsets between two local segments.
+        """
+        tiered = [segment for segment in self.log.segments if segment.is_tiered]
+        return tiered[-1].lost_at_end if tiered else None
 
     def _copy(self, segment: ClosedSegment) -> TierSegment | None:
         try:

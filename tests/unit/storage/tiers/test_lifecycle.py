@@ -20,7 +20,9 @@ from tests.worlds.directories.logs import (
     put,
     transact,
 )
+from tests.worlds.directories.sick import look
 
+from tidelog import scan
 from tidelog.errors import (
     CorruptFile,
     DamagedLog,
@@ -31,10 +33,13 @@ from tidelog.errors import (
     TierConflict,
 )
 from tidelog.record.builder import build_batch
+from tidelog.scan import ReadOptions, RequestedRange, ScanStats
+from tidelog.storage.checks import Severity
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import LOG_START_CHECKPOINT_FILE, SETTLED_MS, write_atomically
 from tidelog.storage.log.producers import ProducerEntry, ProducerStates
 from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.tier.manifest import Manifest, TierSegment
 from tidelog.storage.tier.tier_files import record_path
@@ -48,7 +53,7 @@ from tidelog.storage.tier_manager.tier_store import (
     verify,
     writer_of,
 )
-from tidelog.types import IsolationLevel, NewRecord, TopicPartition
+from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
 
 EAGER = {"local.retention.bytes": "0"}
 
@@ -308,21 +313,97 @@ def test_a_damaged_segment_that_refuses_appends_is_not_removed_for_the_tiers_cop
     assert kept.pread(len(data), 0) == data
 
 
-def test_a_gap_between_the_tiers_is_an_error_and_hides_no_record() -> None:
-    tiered = Tiered().start(**EAGER)
+def with_hole(**config: str) -> tuple[Tiered, int, int]:
+    """Return a log without the files after its tier's end, and the hole's start and end offset."""
+    tiered = Tiered().start(**EAGER, **config)
     tiered.fill(20)
     tiered.move()
-    end = manifest_of(tiered).end_offset
+    start = manifest_of(tiered).end_offset
     tiered.fill(20)
     local = tiered.log.local_segments
     tiered.directory.close()
     for segment in local[:2]:  # deletes segments, like a broker without tiers
         tiered.disk.remove(segment.log_path)
+    return tiered, start, local[2].base_offset
+
+
+def test_records_lost_between_the_tier_and_local_files_are_an_error() -> None:
+    tiered, start, end = with_hole()
+    before = f"offsets {start} to {end - 1} before it: "
+    (finding,) = (one for one in look(tiered.env) if one.damage.startswith(before))
+    assert (finding.offset, finding.severity) == (start, Severity.ERROR)
     found = LogDir.open(PATH, env=tiered.env)
     reader = found.reader(TOPIC, 0)
-    kept = [*range(end), *range(local[2].base_offset, 40)]
-    assert values(reader) == kept
-    assert any(f"offsets {end} to {local[2].base_offset - 1}" in line for line in found.reports)
+    assert any(f"offsets {start} to {end - 1}" in line for line in found.reports)
+    assert [(lost.start, lost.end) for lost in reader.lost_offsets()] == [(start, end)]
+    with pytest.raises(OffsetsGone, match=f"offsets {start} to {end - 1}"):
+        values(reader)
+    assert [one.offset for one in reader.records(0, start)] == list(range(start))
+    assert [one.offset for one in reader.records(end)] == list(range(end, 40))
+    with pytest.raises(OffsetsGone, match=f"offsets {start + 1} to {end - 1}"):
+        list(reader.records(start + 1, end + 1))
+    for clock in ClockName:
+        time = reader.offset_for_time(0, clock=clock)
+        assert time is not None
+        with pytest.raises(OffsetsGone, match=f"offsets {start} to {end - 1}"):
+            reader.offset_for_time(tiered.base.clock.now_ms(), clock=clock)
+    with pytest.raises(OffsetsGone, match=f"offsets {start} to {end - 1}"):
+        reader.max_timestamp()
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_scans_and_counts_report_records_lost_after_the_tier(by_time: bool) -> None:
+    tiered, start, end = with_hole()
+    now = tiered.base.clock.now_ms()
+    with LogDir.open(PATH, env=tiered.env) as directory:
+        for clock in ClockName:
+            times = RequestedRange(start_ms=0, end_ms=now + 1) if by_time else RequestedRange()
+            with pytest.raises(OffsetsGone, match=f"offsets {start} to {end - 1}"):
+                scan.count(directory, TOPIC, requested_range=times, clock=clock)
+            planned = scan.plan(directory, TOPIC, requested_range=times, clock=clock)
+            with pytest.raises(OffsetsGone, match=f"offsets {start} to {end - 1}"):
+                scan.to_table(planned, ["offset"], options=ReadOptions(env=tiered.env))
+            stats = ScanStats()
+            options = ReadOptions(env=tiered.env, fail_on_data_loss=False)
+            rows = scan.to_table(planned, ["offset"], options=options, stats=stats)
+            assert rows["offset"].to_pylist() == [*range(start), *range(end, 40)]
+            assert [(lost.start, lost.end) for lost in stats.lost] == [(start, end)]
+
+
+def test_a_hole_behind_the_tier_ends_with_the_log_start_after_it() -> None:
+    """Until then, no later segment is copied, because the hole would be hidden in the tier."""
+    tiered, start, end = with_hole()
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    report = tiered.move()
+    assert report.copied == 0
+    assert f"offsets {start} to {end - 1}" in (report.stopped or "")
+    assert manifest_of(tiered).end_offset == start
+    tiered.log.advance_start(end)
+    assert tiered.log.lost_offsets() == []
+    report = tiered.move()
+    assert report.stopped is None
+    assert report.copied > 0
+    assert values(tiered.reader()) == list(range(end, 40))
+
+
+def test_a_hole_behind_the_tier_of_a_compacted_topic_may_be_a_compaction() -> None:
+    tiered, start, end = with_hole(**{"cleanup.policy": "compact"})
+    with LogDir.open(PATH, env=tiered.env) as directory:
+        assert values(directory.reader(TOPIC, 0)) == [*range(start), *range(end, 40)]
+        assert any(f"offsets {start} to {end - 1}" in line for line in directory.reports)
+
+
+def test_a_hole_inside_the_tier_is_an_error_too() -> None:
+    """Earlier releases copied segments after a hole."""
+    tiered, start, end = with_hole()
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    history = path_of(HISTORY_FILE)
+    tiered.disk.open(history, create=True).close()
+    assert tiered.reopen().move().copied > 0
+    tiered.directory.close()
+    tiered.disk.remove(history)
+    with pytest.raises(OffsetsGone, match=f"offsets {start} to {end - 1}"):
+        values(tiered.reader())
 
 
 # -- topics ------------------------------------------------------------------------------------
