@@ -7,6 +7,7 @@ from tests.worlds.brokers.running import SETTINGS, broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.records.legacy_sets import build_legacy_set
 
+import tidelog
 from tidelog.protocol.messages import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -105,6 +106,22 @@ def test_records_without_times_cannot_be_searched(filled: Broker) -> None:
     assert [answer.error_code for answer in ask(filled, (2, 0))] == [43]
     assert found(filled, -1, 2)[0] == 2
     assert found(filled, -3, 2) == (-1, -1, -1)
+
+
+def test_a_lookup_through_a_connection_finds_no_match_among_records_without_times(
+    filled: Broker,
+) -> None:
+    """As in the directory itself, the other partitions have their results."""
+    with tidelog.connect(filled.bootstrap_servers) as cluster:
+        matches = cluster.offsets_at(TOPIC, 2_500)
+        assert [match and match.offset for match in matches.values()] == [1, None, None]
+        names = cluster.partitions(TOPIC)
+        assert [match and match.offset for match in cluster.max_timestamps(names).values()] == [
+            1,
+            None,
+            None,
+        ]
+        assert cluster.scan(TOPIC, start=2_500).count() == 3
 
 
 def test_mixed_formats_are_searched_if_they_have_times(filled: Broker) -> None:

@@ -44,6 +44,7 @@ from tidelog.types import (
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
+    NO_OFFSET,
     NO_TIMESTAMP,
     UNKNOWN_MS,
     Buffer,
@@ -56,6 +57,8 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import confluent_kafka as ck
     from confluent_kafka.admin import (
         ConfigEntry,
@@ -336,26 +339,18 @@ class Cluster(Closing, Client):
             for p, ms in times.items()
         }
 
-        def request() -> "dict[CkPartition, ListOffsetsResultInfo]":
+        def request() -> dict[TopicPartition, OffsetAndTimestamp]:
             futures = self.admin().list_offsets(
                 specs, isolation_level=level, request_timeout=self.timeout_s
             )
-            results: dict[CkPartition, ListOffsetsResultInfo] = {}
+            matches = {}
             for partition, future in futures.items():
-                operation = (
-                    f"look up offsets of {TopicPartition(partition.topic, partition.partition)}"
-                )
-                results |= self.results(operation, {partition: future})
-            return results
+                name = TopicPartition(partition.topic, partition.partition)
+                matches[name] = self._offset_in(name, future)
+            return matches
 
         # librdkafka does not repeat the request while a partition has no leader.
-        results = self.retry(request, unready=codes.LEADER_COMES)
-        matches = {
-            TopicPartition(partition.topic, partition.partition): OffsetAndTimestamp(
-                result.offset, result.timestamp, result.leader_epoch
-            )
-            for partition, result in results.items()
-        }
+        matches = self.retry(request, unready=codes.LEADER_COMES)
         # If a leader can't be reached, librdkafka reports no error, and the result keeps its
         # initial offset, -1001. In a search by time, -1 means that no record matches. In a request
         # for the start or end of a log, which are never negative, -1 also means that the leader did
@@ -371,6 +366,20 @@ class Cluster(Closing, Client):
             reason = f"no response from the leader within {self.timeout_s:g} s"
             raise self.unanswered("look up offsets", silent, reason)
         return matches
+
+    def _offset_in(
+        self, name: TopicPartition, future: "Future[ListOffsetsResultInfo]"
+    ) -> OffsetAndTimestamp:
+        """Return the offset in a partition's response; raises ClusterFailure."""
+        try:
+            (result,) = self.results(f"look up offsets of {name}", {name: future}).values()
+        except ClusterFailure as error:
+            # Source: KIP-79. No record has a time, so none matches. Java's consumer treats this
+            # error in the same way.
+            if error.error_code != ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+                raise
+            return OffsetAndTimestamp(NO_OFFSET, NO_TIMESTAMP)
+        return OffsetAndTimestamp(result.offset, result.timestamp, result.leader_epoch)
 
     def offsets_for_times(
         self,
