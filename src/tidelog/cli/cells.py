@@ -7,6 +7,7 @@ Invariant: `encoder` converts a cell of `exact_decoder` back to the same bytes. 
 
 import json
 import math
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from uuid import UUID
 from tidelog.cli.options import Encoding, ReadFormat
 from tidelog.cli.output import Cell
 from tidelog.errors import SerdeError
+from tidelog.record.exact_json import ExactNumber, parse, text_of
 from tidelog.record.serde import deserializer, serializer
 from tidelog.types import Header
 
@@ -79,8 +81,9 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
                 f"{_excerpt(data)} written as {name} would not convert back to the same bytes"
             )
         if is_json and text_only:
-            return json.dumps(content, ensure_ascii=False)
-        if isinstance(content, float) and not math.isfinite(content):
+            return text_of(content)
+        is_finite = not isinstance(content, float) or math.isfinite(content)
+        if not is_finite and not isinstance(content, ExactNumber):
             return str(content)  # JSON has no number for infinity or NaN
         return content if isinstance(content, str | int | float | list | dict) else str(content)
 
@@ -142,7 +145,7 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
 
     def encode(cell: object) -> bytes | None:
         if encoding is Encoding.BYTES and isinstance(cell, dict):
-            cell = json.dumps(cell)
+            cell = text_of(cell)
         if parse is None or not isinstance(cell, str):
             return write(cell)
         try:
@@ -181,10 +184,28 @@ def _parser(parse: Callable[[str], object], allowed: str) -> Callable[[str], obj
 
 def _json_text(text: str) -> object:
     """Parse JSON text; refuses null, which would mean no value."""
-    content: object = json.loads(text)
+    content = parse(text)
     if content is None:
         raise ValueError("null is not a value; leave the cell empty for a null")
     return content
+
+
+# Python also accepts underscores and digits of other scripts.
+_WHOLE: Final = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
+
+
+def _whole_number(text: str) -> int:
+    if _WHOLE.fullmatch(text) is None:
+        raise ValueError(text)
+    return int(text)
+
+
+def _double(text: str) -> float:
+    number = float(text)
+    is_number = "_" not in text and text.isascii()
+    if not is_number or (math.isinf(number) and "inf" not in text.lower()):
+        raise ValueError(text)  # too large for a double
+    return number
 
 
 CHARACTERS_SHOWN: Final = 60
@@ -192,9 +213,9 @@ _BASE64: Final = "base64"
 
 _PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
     Encoding.BYTES: _base64_bytes,
-    Encoding.INT32: _parser(int, "a whole number"),
-    Encoding.INT64: _parser(int, "a whole number"),
-    Encoding.DOUBLE: _parser(float, "a number"),
+    Encoding.INT32: _parser(_whole_number, "a whole number"),
+    Encoding.INT64: _parser(_whole_number, "a whole number"),
+    Encoding.DOUBLE: _parser(_double, "a number that a double can hold"),
     Encoding.UUID: _parser(UUID, "a UUID, such as 6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
 }
 

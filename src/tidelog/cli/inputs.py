@@ -11,7 +11,7 @@ import json
 import os
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -27,6 +27,7 @@ from tidelog.cli.surroundings import InvalidInput, UsageProblem
 from tidelog.env import Clock
 from tidelog.errors import InvalidTime, InvalidTimestamp, MissingDependency, SerdeError
 from tidelog.lazy_dataclass import dataclass
+from tidelog.record.exact_json import COMPACT, ExactObject, members_of, parse, text_of
 from tidelog.types import Header, NewRecord, check_time
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def file_lines(source: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _json_rows(source: BinaryIO, name: str, _choice: ColumnChoice) -> Iterator[InputRow]:
+def _json_rows(source: BinaryIO, name: str, choice: ColumnChoice) -> Iterator[InputRow]:
     for number, text in enumerate(file_lines(source), 1):
         # joined files can have a byte order mark on any line
         line = text.removeprefix(BOM_UTF8)
@@ -188,13 +189,17 @@ def _json_rows(source: BinaryIO, name: str, _choice: ColumnChoice) -> Iterator[I
             continue
         where = f"{name} line {number}"
         try:
-            fields: object = json.loads(line)
+            fields = parse(line)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(
                 f"{where}: not JSON: {error}; give one object on each line"
             ) from error
         if not isinstance(fields, dict):
             raise InvalidInput(f"{where}: is {_json_kind(fields)}, must be a JSON object")
+        if choice.columns is not None and isinstance(fields, ExactObject):
+            repeated = sorted(fields.repeated_names() & choice.columns)
+            if repeated:
+                raise InvalidInput(f"{where}: {repeated[0]!r} occurs more than once")
         yield InputRow(fields, line.strip(), where)
 
 
@@ -220,6 +225,7 @@ def _csv_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[Inp
     try:
         reader = csv.reader(lines, strict=True)
         names = next(reader, [])
+        _refuse_repeated(names, name, chosen.columns)
         lines.take()
         for cells in reader:
             raw = lines.take()
@@ -240,6 +246,23 @@ def _csv_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[Inp
     finally:
         if not source.closed:
             text.detach()  # otherwise TextIOWrapper would close the caller's source
+
+
+def _refuse_repeated(names: Sequence[str], where: str, columns: frozenset[str] | None) -> None:
+    """Raise InvalidInput if a column that is read occurs more than once.
+
+    Args:
+        names: Names of the input's columns.
+        where: Name of the input.
+        columns: Columns that are read; None for all.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen and (columns is None or name in columns):
+            raise InvalidInput(
+                f"{where}: column {name!r} occurs more than once; rename one of these columns"
+            )
+        seen.add(name)
 
 
 # Matches a number in JSON's syntax. `007`, `+1` and `1,000` don't match, so they become text.
@@ -380,22 +403,30 @@ def _batch_rows(
         elif choice.columns is not None:
             chosen = _in_us(chosen, choice.time)
         try:
-            rows = chosen.to_pylist()
+            rows = _in_python_units(chosen).to_pylist()
         except (ValueError, OverflowError) as error:  # some times are outside Python's range
             raise InvalidInput(f"{name} row {number + 1} or a later one: {error}") from error
         for at, fields in enumerate(rows):
             number += 1
-            raw = to_json(fields) if choice.columns is None else b""
+            raw = b"" if choice.columns is not None else _row_json(fields, f"{name} row {number}")
             if times is not None:
                 assert choice.time is not None
                 fields[choice.time] = times[at]
             yield InputRow(fields, raw, f"{name} row {number}")
 
 
+def _row_json(fields: Mapping[str, object], where: str) -> bytes:
+    try:
+        return to_json(fields)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{where}: {error}; name a column of values with --value") from error
+
+
 def _chosen(batch: "pa.RecordBatch", name: str, columns: frozenset[str] | None) -> "pa.RecordBatch":
+    names = batch.schema.names
+    _refuse_repeated(names, name, columns)
     if columns is None:
         return batch
-    names = batch.schema.names
     if lacking := sorted(columns.difference(names)):
         raise InvalidInput(no_column(name, lacking[0], names))
     return batch.select([one for one in names if one in columns])
@@ -449,6 +480,26 @@ def _in_us(batch: "pa.RecordBatch", name: str | None) -> "pa.RecordBatch":
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
+def _in_python_units(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Convert times of day and durations in ns to microseconds, the finest unit of Python.
+
+    Raises ArrowInvalid, a ValueError, if a digit would be lost.
+    """
+    import pyarrow as pa
+
+    units: dict[object, pa.DataType] = {
+        pa.time64("ns"): pa.time64("us"),
+        pa.duration("ns"): pa.duration("us"),
+    }
+    if not any(field.type in units for field in batch.schema):
+        return batch
+    columns = [
+        column.cast(units[column.type]) if column.type in units else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
 def no_column(where: str, name: str, names: Iterable[str]) -> str:
     """Return the error text for a missing column."""
     columns = ", ".join(list(names)[:_NAMES_MAX])
@@ -466,8 +517,12 @@ ROW_READERS: Final[
 
 
 def to_json(content: object) -> bytes:
-    """Return compact JSON; `_special` converts types that JSON lacks."""
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_special).encode()
+    """Return compact JSON; `_special` converts types that JSON lacks.
+
+    Raises ValueError for NaN and infinity, which JSON lacks, and TypeError for a type that can't be
+    converted.
+    """
+    return text_of(content, separators=COMPACT, default=_special).encode()
 
 
 def _special(content: object) -> object:
@@ -757,7 +812,7 @@ def _encoded(row: InputRow, name: str, encode: _Encode) -> bytes | None:
     content = _field(row, name)
     try:
         return encode(content)
-    except (SerdeError, UnicodeEncodeError) as error:
+    except (SerdeError, TypeError, ValueError) as error:  # `to_json` raises the last two
         raise InvalidInput(f"{row.location}: {name}: {error}") from error
 
 
@@ -818,7 +873,7 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
         return ()
     if isinstance(content, str):
         try:
-            parsed: object = json.loads(content)
+            parsed = parse(content)
         except (ValueError, RecursionError) as error:
             text = content[:CHARACTERS_SHOWN]
             is_other = isinstance(error, json.JSONDecodeError) and error.pos == 0
@@ -836,7 +891,7 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
         )
     try:
         return tuple(Header(key, encode(value)) for key, value in pairs)
-    except (SerdeError, UnicodeEncodeError) as error:
+    except (SerdeError, TypeError, ValueError) as error:  # `to_json` raises the last two
         raise InvalidInput(f"{row.location}: {name}: {error}") from error
 
 
@@ -846,13 +901,13 @@ def _pairs(content: object) -> list[tuple[str, object]] | None:
     A map column of Parquet is read as a list of pairs.
     """
     if isinstance(content, dict):
-        return list(content.items())
+        return list(members_of(content))
     if not isinstance(content, list):
         return None
     pairs: list[tuple[str, object]] = []
     for item in content:
-        if isinstance(item, dict):
-            key, value = item.get("key"), item.get("value")
+        if isinstance(item, dict) and item.keys() == {"key", "value"}:
+            key, value = item["key"], item["value"]
         elif isinstance(item, tuple | list) and len(item) == 2:
             key, value = item
         else:

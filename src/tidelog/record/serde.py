@@ -1,13 +1,13 @@
 """Serializers and deserializers for keys and values, by name, with Kafka's encodings.
 
 Null stays null: None is encoded as None, and decoded as None. Numbers are big-endian, UUIDs are
-text of 36 characters, and strings are UTF-8. JSON is UTF-8 without spaces. JSON's `null` is written
-only inside other JSON values, because the value None is encoded as Kafka's null.
+text of 36 characters, and strings are UTF-8. JSON is UTF-8 without spaces; numbers of any length
+and repeated names stay as they are. JSON's `null` is written only inside other JSON values, because
+the value None is encoded as Kafka's null.
 
 Source: the keyed messages proposal; org.apache.kafka.common.serialization.
 """
 
-import json
 import math
 import struct
 import uuid
@@ -18,6 +18,7 @@ from typing import Final, Generic, TypeVar
 from tidelog.amounts import plural
 from tidelog.errors import SerdeError
 from tidelog.lazy_dataclass import dataclass
+from tidelog.record import exact_json
 
 T = TypeVar("T")
 
@@ -96,6 +97,8 @@ def _encode_bytes(value: object) -> bytes:
 
 def _encode_double(value: object) -> bytes:
     number = float(_of_type(value, int)) if isinstance(value, int) else _of_type(value, float)
+    if isinstance(value, exact_json.ExactNumber) and math.isinf(number):
+        raise ValueError(f"{value!r} is too large")
     return _NAN if math.isnan(number) else _DOUBLE.pack(number)
 
 
@@ -134,17 +137,11 @@ def _decode_uuid(data: bytes) -> uuid.UUID:
 
 
 def _encode_json(value: object) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode()
+    return exact_json.text_of(value, separators=exact_json.COMPACT).encode()
 
 
 def _decode_json(data: bytes) -> object:
-    value: object = json.loads(data.decode(), parse_constant=_refuse_constant)
-    return value
-
-
-def _refuse_constant(text: str) -> object:
-    raise ValueError(f"{text} is not valid JSON")
+    return exact_json.parse(data.decode())
 
 
 BYTES: Final = Serde("bytes", _encode_bytes, bytes)

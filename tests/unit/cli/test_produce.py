@@ -489,6 +489,122 @@ def test_infer_keeps_numbers_of_csv_digit_for_digit(flights: Cli) -> None:
     assert (result.lines[0], result.err) == ("appended 3 records to flights", "")
 
 
+LONG = "0.1234567890123456789"
+
+
+@pytest.mark.parametrize("form", [(), ("--value-as", "json")])
+@pytest.mark.parametrize("value", [LONG, "1e400", f'{{"p":[{LONG}]}}', '{"a":1,"a":2}'])
+def test_json_values_keep_all_digits_and_repeated_names(
+    flights: Cli, value: str, form: tuple[str, ...]
+) -> None:
+    row = f'{{"v":{value}}}\n'.encode()
+    run_produce(flights, row, "--format", "json", "--value", "v", *form)
+    (found,) = read(flights)
+    assert found["value"] == value
+    for kind in ("json", "csv"):
+        out = flights.ok("read", "flights", "-o", kind, "--value-as", "json").out
+        assert value.replace(":", ": ").replace(",", ", ") in out.replace('""', '"')
+    assert (
+        value.replace(":", ": ").replace(",", ", ")
+        in flights.ok("read", "flights", "--value-as", "json").out
+    )
+
+
+def test_headers_of_an_object_may_repeat(flights: Cli) -> None:
+    row = b'{"v":"x","h":{"a":"1","b":"2","a":"3"}}\n'
+    run_produce(flights, row, "--format", "json", "--value", "v", "--headers", "h")
+    flights.ok("produce", "flights", "--value", "x", "--headers", '{"a":"1","b":"2","a":"3"}')
+    pairs = [["a", "1"], ["b", "2"], ["a", "3"]]
+    assert [found["headers"] for found in read(flights)] == [pairs, pairs]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "columns", "problem"),
+    [
+        ("csv", b"a,b,a\n1,2,3\n", (), "stdin: column 'a' occurs more than once"),
+        ("csv", b"a,,\n1,2,3\n", (), "stdin: column '' occurs more than once"),
+        ("csv", b"a,b,a\n1,2,3\n", ("--value", "a"), "stdin: column 'a' occurs more than once"),
+        (
+            "json",
+            b'{"a":1}\n{"a":1,"a":2}\n',
+            ("--value", "a"),
+            "stdin line 2: 'a' occurs more than once",
+        ),
+        ("json", b'{"a":NaN}\n', ("--value", "a"), "stdin line 1: not JSON: NaN is not valid JSON"),
+    ],
+)
+def test_columns_that_would_be_lost_are_refused(
+    flights: Cli, kind: str, data: bytes, columns: tuple[str, ...], problem: str
+) -> None:
+    refused = flights.run(
+        "produce", "flights", "--from", "-", "--format", kind, *columns, stdin=data
+    )
+    assert refused.code != 0
+    assert f"error: {problem}" in refused.err
+
+
+def test_repeated_columns_that_are_not_read_are_no_problem(flights: Cli) -> None:
+    run_produce(flights, b"a,b,a\n1,2,3\n", "--format", "csv", "--value", "b")
+    run_produce(flights, b'{"a":1,"b":"x","a":2}\n', "--format", "json", "--value", "b")
+    assert [found["value"] for found in read(flights)] == ["2", "x"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_columns_of_a_table_that_json_lacks_are_refused(
+    flights: Cli, tmp_path: Path, kind: str
+) -> None:
+    def load(table: pa.Table, *columns: str) -> str:
+        name = str(tmp_path / f"rows.{kind}")
+        if kind == "parquet":
+            parquet.write_table(table, name)
+        else:
+            with pa.ipc.new_file(name, table.schema) as file:
+                file.write_table(table)
+        return flights.run("produce", "flights", "--from", name, *columns).err
+
+    numbers = pa.table({"n": [1.5, float("nan")]})
+    assert "row 2: " in load(numbers)
+    assert "row 2: n: " in load(numbers, "--value", "n")
+    same = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    assert "column 'a' occurs more than once" in load(same)
+    assert "column 'a' occurs more than once" in load(same, "--value", "a")
+
+
+@pytest.mark.parametrize("kind", [pa.time64("ns"), pa.duration("ns")])
+def test_nanoseconds_that_python_lacks_are_refused(
+    flights: Cli, tmp_path: Path, kind: pa.DataType
+) -> None:
+    name = str(tmp_path / "rows.parquet")
+    parquet.write_table(pa.table({"t": pa.array([1_234_567_000], kind)}), name)
+    run_produce(flights, b"", name=name)
+    assert "1.234567" in str(read(flights)[0]["value"])
+    parquet.write_table(pa.table({"t": pa.array([1_234_567_891], kind)}), name)
+    refused = flights.run("produce", "flights", "--from", name)
+    assert refused.code == 1
+    assert "row 1 or a later one: " in refused.err
+    assert len(read(flights)) == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "cell"),
+    [("int64", '"1_0"'), ("double", '"1_0"'), ("double", "1e400"), ("double", '"1e400"')],
+)
+def test_numbers_that_the_form_lacks_are_refused(flights: Cli, form: str, cell: str) -> None:
+    row = f'{{"k":{cell},"v":"x"}}\n'.encode()
+    options = ("--format", "json", "--key", "k", "--value", "v", "--key-as", form)
+    refused = flights.run("produce", "flights", "--from", "-", *options, stdin=row)
+    assert refused.code == 1
+    assert "stdin line 1: k: " in refused.err
+
+
+def test_headers_in_another_form_are_refused(flights: Cli) -> None:
+    row = b'{"v":"x","h":[{"key":"a","val":"2"}]}\n'
+    options = ("--format", "json", "--value", "v", "--headers", "h")
+    refused = flights.run("produce", "flights", "--from", "-", *options, stdin=row)
+    assert refused.code == 1
+    assert "must be an object of header names and values" in refused.err
+
+
 def test_csv_without_numbers_has_no_note(flights: Cli) -> None:
     result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", stdin=b"a\nx\n")
     assert (result.lines[0], result.err) == ("appended 1 record to flights", "")

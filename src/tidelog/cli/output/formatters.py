@@ -1,12 +1,12 @@
 """Formatters for people, one for each kind of cell, shared by tables, sentences and pages."""
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import bytes_text, duration_text, share_text
 from tidelog.cli.output.column import Cell, Column, Kind
 from tidelog.html_cells import visible
+from tidelog.record.exact_json import text_of
 from tidelog.timespec import time_text
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _data_text(cell: object) -> str:
     if cell is None:
         return NULL
     if not isinstance(cell, str):
-        return visible(json.dumps(cell, ensure_ascii=False))
+        return visible(text_of(cell))
     if not cell:
         return EMPTY
     return visible(f'"{cell}"' if cell.strip('"') in (NULL, EMPTY) else cell)

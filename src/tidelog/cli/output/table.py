@@ -1,7 +1,6 @@
 """Writers of rows: tables for people, JSON lines and CSV for scripts."""
 
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +24,7 @@ from tidelog.cli.output.layout import (
 )
 from tidelog.cli.surroundings import Surroundings
 from tidelog.html_cells import visible
+from tidelog.record.exact_json import text_of
 
 # Number of rows that are laid out and written together. Rows that follow may widen the columns.
 ROWS_AT_ONCE: Final = 500
@@ -237,7 +237,7 @@ def live(
 
 def print_object(surroundings: Surroundings, content: dict[str, Cell]) -> None:
     """Write a JSON object on one line of stdout."""
-    surroundings.stdout.write(f"{json.dumps(content, ensure_ascii=False)}\n")
+    surroundings.stdout.write(f"{text_of(content)}\n")
 
 
 class _Csv(Writer):
@@ -264,7 +264,7 @@ def _csv_cell(cell: object) -> str:
     """Return a cell, quoted if needed. Python 3.11's writer does not quote a carriage return."""
     if cell is None:
         return ""
-    text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+    text = cell if isinstance(cell, str) else text_of(cell)
     if text and not any(c in text for c in ',"\r\n'):
         return text
     quoted = text.replace('"', '""')

@@ -1,0 +1,90 @@
+"""JSON is parsed and written without a change of its content."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.record.exact_json import COMPACT, ExactNumber, parse, text_of
+
+TEXTS = [
+    '{"price":0.1234567890123456789}',
+    "[12345678901234567.25,1]",
+    "1e400",
+    "-1E+99999999999999999999",
+    '{"a":1,"a":2}',
+    '{"x":[{"a":null,"b":{"a":0.1,"a":true}}],"y":"ü\\n"}',
+    '{"a":{},"a":[]}',
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_that_python_would_change_is_written_as_it_was(text: str) -> None:
+    assert text_of(parse(text), separators=COMPACT) == text
+    assert text_of(parse(text.encode()), separators=COMPACT) == text
+
+
+def test_spaces_are_those_of_json() -> None:
+    text = '{"a": [1, 0.1234567890123456789], "a": "x"}'
+    assert text_of(parse(text)) == text
+
+
+contents = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda more: st.lists(more) | st.dictionaries(st.text(), more),
+)
+
+
+@given(contents)
+def test_other_content_is_that_of_json(content: object) -> None:
+    text = json.dumps(content)
+    parsed = parse(text)
+    assert parsed == json.loads(text)
+    assert text_of(parsed) == json.dumps(content, ensure_ascii=False)
+
+
+decimals = st.decimals(allow_nan=False, allow_infinity=False).map("{:f}".format)
+
+
+@given(decimals)
+def test_no_digit_of_a_number_is_lost(text: str) -> None:
+    from decimal import Decimal
+
+    assert Decimal(text_of(parse(text))) == Decimal(text)
+
+
+def test_an_exact_number_is_a_rounded_float() -> None:
+    number = parse("0.1234567890123456789")
+    assert isinstance(number, ExactNumber)
+    assert number == 0.1234567890123456789
+    assert repr(number) == "0.1234567890123456789"
+
+
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a":-Infinity}', "", "[1,]"])
+def test_what_is_not_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse(text)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_that_json_lacks_are_not_written(number: float) -> None:
+    for content in (number, [ExactNumber("1e999"), number]):
+        with pytest.raises(ValueError, match="JSON"):
+            text_of(content)
+
+
+def test_other_types_are_converted_by_the_caller() -> None:
+    content = [ExactNumber("1e999"), b"x"]
+    assert text_of(content, default=str) == """[1e999, "b'x'"]"""
+    with pytest.raises(TypeError):
+        text_of(content)
+
+
+def test_deep_content_is_written() -> None:
+    deep = "[" * 900 + "]" * 900
+    assert text_of(parse(deep)) == deep
