@@ -79,6 +79,20 @@ tidelog() {
     grep -q '^listening on 127.0.0.1:[0-9]*, data in ' served
 }
 """
+# A broker with an offline partition: a write fails while the process may not write to any file.
+_FAILED_DISK: Final = """
+tidelog serve --data data --listen 127.0.0.1:0 > served 2> >(cat > log) &
+trap "kill $!; wait $!" EXIT
+until [ -s served ]; do kill -0 $!; sleep 0.05; done
+address=$(sed 's/.* on \\(.*\\), data .*/\\1/' served)
+tidelog create flights -b "$address"
+tidelog produce flights -b "$address" --value x
+prlimit --pid $! --fsize=0:unlimited
+until grep -q 'flights-0 is offline' log; do
+    tidelog produce flights -b "$address" --value x --timeout 2s && exit 1
+done
+prlimit --pid $! --fsize=unlimited:unlimited
+"""
 _FOLLOW: Final = """
 follow() {
     command tidelog follow broker:9092 --data standby > followed &
@@ -121,6 +135,13 @@ RUN: Final[Mapping[tuple[str, int], Setting]] = {
     ("control.md", 1): Setting("", {"/data/logs": "data"}),
     ("control.md", 2): Setting("", {"/data/logs": "data"}),
     ("deploy.md", 8): Setting(),
+    ("durability.md", 1): Setting(
+        _FAILED_DISK,
+        {
+            "# all": "| grep 'flights-0: reopened'  # all",
+            "flights:0 --data data": "flights:0 --data data 2>&1 | grep 'no partition was offline'",
+        },
+    ),
     ("erase.md", 1): Setting(
         "tidelog create orders; tidelog produce orders --key 42 --key-as int64 --value x\n"
     ),
@@ -165,7 +186,6 @@ NOT_RUN: Final[Mapping[tuple[str, int], str]] = {
     ("deploy.md", 4): "needs an archive; tests/spark/test_cluster.py sends one to a cluster",
     ("deploy.md", 5): "needs a standalone cluster; tests/spark/test_cluster.py starts one",
     ("deploy.md", 6): "needs YARN",
-    ("durability.md", 1): "needs a failed disk; tests/unit/server has one",
     ("notebooks.md", 1): "installs packages; tests/examples/test_notebooks.py runs the notebooks",
     ("objects.md", 3): "runs tests, with an S3 server of the reader's own",
     ("testing.md", 1): "runs all benchmarks; tests/unit/bench/test_harness.py runs the harness",
