@@ -63,7 +63,7 @@ else:
         loop.close()
 
 def fill(node):
-    node.topics.create("t")
+    node.log_dir.create_topic("t")
     partition = node.partitions.get("t", 0)
     partition.log.append([NewRecord(value=b"v")])
     partition.advance()

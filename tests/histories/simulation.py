@@ -34,8 +34,8 @@ MEMBERS = (
 async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
     """Run one history on a broker that other histories use at the same time."""
     names, history, random = Names(seed), History(), Random(seed)
-    lives.node.topics.create(names.topic, 2, {})
-    lives.node.topics.create(names.copy, 2, {})
+    lives.node.log_dir.create_topic(names.topic, partitions=2, config={})
+    lives.node.log_dir.create_topic(names.copy, partitions=2, config={})
     given = iter(range(1, 1_000_000))
 
     def values() -> int:

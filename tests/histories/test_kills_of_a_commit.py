@@ -44,8 +44,8 @@ class Once(Copier):
 
 async def _story(lives: Lives, calls: int, *, newer: bool, commit: bool, stubborn: bool) -> History:
     names, history = Names(0), History()
-    lives.node.topics.create(names.topic, 2, {})
-    lives.node.topics.create(names.copy, 2, {})
+    lives.node.log_dir.create_topic(names.topic, partitions=2, config={})
+    lives.node.log_dir.create_topic(names.copy, partitions=2, config={})
 
     def parts(name: str) -> tuple[Lives, Names, History, Random, str]:
         return lives, names, history, Random(calls), name

@@ -254,7 +254,7 @@ def test_only_kafka_sets_min_insync_replicas_in_a_new_cluster(
 ) -> None:
     """A feature of Kafka sets the value. tidelog lacks the feature; its default is the same."""
     kafka_broker.create_topic("in-step")
-    ours.call(lambda node: node.topics.create("in-step", 1))
+    ours.call(lambda node: node.log_dir.create_topic("in-step", partitions=1))
     kafka, own = (described(client, TOPIC, "in-step")[LEAST] for client in clients)
     assert (kafka.value, own.value) == ("1", "1")
     assert kafka.config_source == ConfigSource.DYNAMIC_DEFAULT_BROKER

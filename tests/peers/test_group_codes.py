@@ -228,7 +228,7 @@ def places(
     folder = tmp_path_factory.mktemp("ours")
     settings = SETTINGS | {"group.min.session.timeout.ms": "6000"}
     with tidelog.broker(str(folder), settings=settings) as ours:
-        ours.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
+        ours.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=PARTITIONS))
         yield kafka_broker.bootstrap, ours.bootstrap_servers
 
 

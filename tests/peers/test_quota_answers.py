@@ -227,7 +227,7 @@ def test_a_client_over_a_quota_is_throttled_equally_long(
 ) -> None:
     """One Produce request alone exceeds the quota, so the result does not depend on a clock."""
     kafka_broker.create_topic(TOPIC)
-    ours.call(lambda node: node.topics.create(TOPIC, 1))
+    ours.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1))
     rates = (("producer_byte_rate", 1.0), ("consumer_byte_rate", 1e9))
     waits = []
     try:
@@ -249,7 +249,7 @@ def test_a_fetch_over_the_quota_returns_no_records(
 ) -> None:
     name, found = f"{TOPIC}-fetched", []
     kafka_broker.create_topic(name)
-    ours.call(lambda node: node.topics.create(name, 1))
+    ours.call(lambda node: node.log_dir.create_topic(name, partitions=1))
     try:
         for admin, bootstrap in zip(
             clients, (kafka_broker.bootstrap, ours.bootstrap_servers), strict=True

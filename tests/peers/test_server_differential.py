@@ -61,7 +61,7 @@ class Pair:
         """Create the same topic in both."""
         settings = {key.replace(".", "_"): value for key, value in config.items()}
         self.kafka.create_topic(topic, 1, **settings)
-        self.ours.call(lambda node: node.topics.create(topic, 1, config))
+        self.ours.call(lambda node: node.log_dir.create_topic(topic, partitions=1, config=config))
         # Kafka's broker gets the topic from the controller.
         until_equal(0, lambda: self.kafka_client.list_offsets(topic, -1)[0].error_code)
 

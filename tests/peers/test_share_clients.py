@@ -62,7 +62,7 @@ def test_acknowledged_records_are_not_delivered_again_after_a_restart(
 ) -> None:
     data = str(tmp_path / "data")
     with tidelog.broker(data, settings=SETTINGS) as broker:
-        broker.call(lambda node: node.topics.create(TOPIC, 1))
+        broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1))
         append(broker, 0, FIRST)
         got, acknowledged = consume(kafka_jars, broker, FIRST)
         assert got == acknowledged == list(range(FIRST))

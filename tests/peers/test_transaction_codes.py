@@ -190,7 +190,7 @@ def places(
     kafka_broker.create_topic(TOPIC, PARTITIONS)
     folder = tmp_path_factory.mktemp("ours")
     with tidelog.broker(str(folder), settings=SETTINGS) as ours:
-        ours.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
+        ours.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=PARTITIONS))
         yield kafka_broker.bootstrap, ours.bootstrap_servers
 
 

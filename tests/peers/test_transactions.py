@@ -65,7 +65,7 @@ def sides(
     ):
 
         def create_ours(topic: str, config: dict[str, str]) -> None:
-            ours.call(lambda node: node.topics.create(topic, 1, config))
+            ours.call(lambda node: node.log_dir.create_topic(topic, partitions=1, config=config))
 
         yield (
             Side(kafka_broker.bootstrap, theirs, create_theirs),

@@ -149,7 +149,7 @@ def play(folder: Path, steps: Steps) -> None:
         clock = BusyClock(1_700_000_000_000)
         with watched() as errors:
             world = World.open(folder, errors, Env(clock=clock))
-            world.node.topics.create(TOPIC, 1)
+            world.node.log_dir.create_topic(TOPIC, partitions=1)
             world.node.partitions.get(TOPIC, 0)
             try:
                 await steps(world, clock)

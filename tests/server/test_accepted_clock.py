@@ -33,7 +33,7 @@ def ahead(tmp_path: Path) -> Path:
     env = replace(os_env(), clock=WallAheadClock(AHEAD_MS))
     data = tmp_path / "data"
     with tidelog.broker(str(data), settings=SETTINGS, env=env) as broker:
-        broker.call(lambda node: node.topics.create("t"))
+        broker.call(lambda node: node.log_dir.create_topic("t"))
         assert deliver(broker) is None
         consume(broker)
     return data
@@ -126,7 +126,7 @@ def test_a_jump_under_a_running_broker_is_accepted(tmp_path: Path) -> None:
     clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path / "data"), settings=SETTINGS, env=env) as broker:
-        broker.call(lambda node: node.topics.create("t"))
+        broker.call(lambda node: node.log_dir.create_topic("t"))
         assert deliver(broker) is None
         clock.ahead_ms = AHEAD_MS
         error = deliver(broker)

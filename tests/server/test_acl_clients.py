@@ -92,7 +92,7 @@ def _add_acls(broker: Broker, boss: RawClient) -> None:
     acls.append(creation("*", allow("READ", ResourceType.GROUP, "none")))
     said = boss.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=acls))
     assert not any(each.error_code for each in said.results)
-    broker.call(lambda node: [node.topics.create(name, 1) for name in TOPICS])
+    broker.call(lambda node: [node.log_dir.create_topic(name, partitions=1) for name in TOPICS])
     for name in TOPICS:
         assert boss.produce(name, BATCH).error_code == 0
 

@@ -127,7 +127,7 @@ def produced(broker: Broker, user: str, topic: str = "flights") -> int:
 
 def test_acls_apply_at_once_and_after_a_restart(tmp_path: Path) -> None:
     with start(tmp_path) as running:
-        running.call(lambda node: node.topics.create("flights", 1))
+        running.call(lambda node: node.log_dir.create_topic("flights", partitions=1))
         assert produced(running, "alice") == TOPIC_DENIED
         assert add(running, "alice", allow("WRITE")) == [0]
         assert produced(running, "alice") == 0
@@ -204,7 +204,7 @@ def test_an_acl_stored_by_a_failed_write_is_removed(tmp_path: Path) -> None:
     env = replace(os_env(), files=disk)
     settings = settings_in(tmp_path)
     with tidelog.broker(str(tmp_path / "data"), settings=settings, env=env) as running:
-        running.call(lambda node: node.topics.create("flights", 1))
+        running.call(lambda node: node.log_dir.create_topic("flights", partitions=1))
         disk.fails = True
         assert add(running, "alice", allow("WRITE")) == [STORAGE_ERROR]
         disk.fails = False
@@ -218,7 +218,7 @@ def test_an_acl_that_cannot_be_stored_does_not_apply(tmp_path: Path) -> None:
     disk = FullDisk()
     env = replace(os_env(), files=disk)
     with tidelog.broker(str(tmp_path / "data"), settings=settings_in(tmp_path), env=env) as running:
-        running.call(lambda node: node.topics.create("flights", 1))
+        running.call(lambda node: node.log_dir.create_topic("flights", partitions=1))
         assert add(running, "alice", allow("READ")) == [0]
         disk.is_full = True
         assert add(running, "alice", allow("WRITE")) == [STORAGE_ERROR]
@@ -231,7 +231,7 @@ def test_an_acl_that_cannot_be_stored_does_not_apply(tmp_path: Path) -> None:
 
 def test_the_setting_allows_resources_without_acls_to_all_users(tmp_path: Path) -> None:
     with start(tmp_path, allow_everyone_if_no_acl_found="true") as running:
-        running.call(lambda node: node.topics.create("flights", 1))
+        running.call(lambda node: node.log_dir.create_topic("flights", partitions=1))
         assert produced(running, "bob") == 0
         assert add(running, "alice", allow("READ")) == [0]
         assert produced(running, "bob") == TOPIC_DENIED
@@ -357,7 +357,7 @@ from tests.worlds.clients.raw import RawClient
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 with tidelog.broker() as broker, RawClient(broker.bootstrap_servers) as client:
-    broker.call(lambda node: node.topics.create("t", 1))
+    broker.call(lambda node: node.log_dir.create_topic("t", partitions=1))
     assert client.produce("t", bytes(build_batch([NewRecord(value=b"v")]))).error_code == 0
     assert len(client.read_all("t")) == 1
 loaded = [name for name in sys.modules if "security.auth" in name]

@@ -37,7 +37,7 @@ def put(broker: Broker, config: dict[str, str] | None = None) -> list[int]:
 
     def append(node: Node) -> list[int]:
         if node.topics.find(TOPIC) is None:
-            node.topics.create(TOPIC, 1, config)
+            node.log_dir.create_topic(TOPIC, partitions=1, config=config)
         found = node.partitions.get(TOPIC, 0)
         times = []
         for start in range(3):
@@ -134,7 +134,9 @@ def test_any_client_gets_append_times_as_headers_if_the_topic_exposes_them(
     broker: Broker, codec: Codec
 ) -> None:
     def append(node: Node) -> list[int]:
-        node.topics.create(TOPIC, 1, {"tidelog.expose.append.time": "true"})
+        node.log_dir.create_topic(
+            TOPIC, partitions=1, config={"tidelog.expose.append.time": "true"}
+        )
         found = node.partitions.get(TOPIC, 0)
         own = Header("own", b"1")
         records = [NewRecord(key=b"k", value=b"v", timestamp=5, headers=(own,))] * 3

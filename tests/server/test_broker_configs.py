@@ -119,12 +119,16 @@ def codes(broker: Broker, topic: str) -> int:
 
 def test_defaults_of_topics_apply_at_once_and_after_a_restart(data: str) -> None:
     with start_with(data) as broker:
-        broker.call(lambda node: node.topics.create("t", 1))
-        broker.call(lambda node: node.topics.create("own", 1, {"max.message.bytes": "100000"}))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=1))
+        broker.call(
+            lambda node: node.log_dir.create_topic(
+                "own", partitions=1, config={"max.message.bytes": "100000"}
+            )
+        )
         assert (codes(broker, "t"), codes(broker, "own")) == (0, 0)
         assert alter(broker, ALL, ("message.max.bytes", SET, "1000")) == (0, "")
         assert (codes(broker, "t"), codes(broker, "own")) == (TOO_LARGE, 0)
-        broker.call(lambda node: node.topics.create("later", 1))
+        broker.call(lambda node: node.log_dir.create_topic("later", partitions=1))
         assert codes(broker, "later") == TOO_LARGE
         found = described(broker, "t", "max.message.bytes", TOPIC)
         assert (found.value, found.config_source) == ("1000", DYNAMIC_DEFAULT)
@@ -154,7 +158,7 @@ def test_a_name_that_is_not_of_this_broker_is_refused(data: str, name: str, word
 def test_lists_grow_and_shrink(data: str) -> None:
     name = "log.cleanup.policy"
     with start_with(data) as broker:
-        broker.call(lambda node: node.topics.create("t", 1))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=1))
         alter(broker, OWN, (name, APPEND, "compact"))
         assert described(broker, OWN, name).value == "delete,compact"
         assert broker.call(lambda node: node.log_dir.topic("t").config.is_compacted)
@@ -245,7 +249,7 @@ def test_a_failing_disk_leaves_all_settings_unchanged(
         raise OSError(28, "no room")
 
     with start_with(data) as broker:
-        broker.call(lambda node: node.topics.create("t", 1))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=1))
         with monkeypatch.context() as patch:
             patch.setattr("tidelog.server.admin.metadata_log.write_cluster", fail)
             code, _ = alter(broker, OWN, ("message.max.bytes", SET, "1000"))
@@ -280,7 +284,7 @@ HALVES = [",".join(f"{half}{n:04}:0" for n in range(2100)) for half in (1, 2)]
 
 def test_a_list_does_not_grow_beyond_the_length_of_a_response(data: str) -> None:
     with start_with(data) as broker:
-        broker.call(lambda node: node.topics.create("t"))
+        broker.call(lambda node: node.log_dir.create_topic("t"))
         assert alter(broker, "t", (THROTTLED, APPEND, HALVES[0]), kind=TOPIC) == (0, "")
         before = described(broker, "t", THROTTLED, TOPIC).value
         code, text = alter(broker, "t", (THROTTLED, APPEND, HALVES[1]), kind=TOPIC)
@@ -294,7 +298,7 @@ def test_a_list_does_not_grow_beyond_the_length_of_a_response(data: str) -> None
 def test_a_refused_long_value_gets_a_response(data: str) -> None:
     long = "x" * 32_760
     with start_with(data) as broker:
-        broker.call(lambda node: node.topics.create("t"))
+        broker.call(lambda node: node.log_dir.create_topic("t"))
         for name in ("cleanup.policy", "retention.ms", long):
             code, text = alter(broker, "t", (name, SET, long), kind=TOPIC)
             assert code == INVALID_CONFIG

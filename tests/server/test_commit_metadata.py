@@ -24,7 +24,7 @@ TEXTS = ("", "a", "ab", "abc", "é" * 12, "x" * 200)
 
 @pytest.fixture
 def shell(broker: Broker) -> Shell:
-    broker.call(lambda node: node.topics.create("t"))
+    broker.call(lambda node: node.log_dir.create_topic("t"))
     with tidelog.connect(broker.bootstrap_servers) as log:
         log.append("t", [NewRecord(value=b"v")] * 9)
         log.cluster.commit("g", {PLACE: Committed(1)})  # then the broker has loaded its groups

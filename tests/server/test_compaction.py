@@ -36,7 +36,9 @@ SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.
 # Settings with which only a request starts a cleaning.
 BY_HAND = {**SETTINGS, "log.cleaner.enable": "false"}
 BY_ITSELF = {**SETTINGS, "log.initial.task.delay.ms": "0", "log.cleaner.backoff.ms": "10"}
-broker = broker_fixture(BY_HAND, fill=lambda node: node.topics.create(TOPIC, 1, CONFIG))
+broker = broker_fixture(
+    BY_HAND, fill=lambda node: node.log_dir.create_topic(TOPIC, partitions=1, config=CONFIG)
+)
 
 
 def produce_keys(broker: Broker, count: int, *, first: int = 0) -> dict[bytes, bytes]:
@@ -150,7 +152,7 @@ def test_the_command_uses_the_running_broker(broker: Broker) -> None:
 def test_invalid_requests_for_compaction_are_refused(
     broker: Broker, arguments: dict[str, object], error: type[Exception]
 ) -> None:
-    broker.call(lambda node: node.topics.create("plain"))
+    broker.call(lambda node: node.log_dir.create_topic("plain"))
     with holder_of(broker) as holder, pytest.raises(error):
         holder.call("compact", arguments)
 
@@ -187,7 +189,7 @@ def listen(node: Node, done: threading.Event) -> None:
 def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
     """The broker cleans a partition that is due, without any request."""
     with tidelog.broker(str(tmp_path / "data"), settings=BY_ITSELF) as broker:
-        broker.call(lambda node: node.topics.create(TOPIC, 1, CONFIG))
+        broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1, config=CONFIG))
         done = threading.Event()
         broker.call(lambda node: listen(node, done))
         table = produce_keys(broker, 1_000)

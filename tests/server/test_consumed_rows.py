@@ -29,7 +29,7 @@ RECORDS = (
 
 def put(broker: Broker, config: dict[str, str]) -> None:
     def append(node: Node) -> None:
-        node.topics.create(TOPIC, 1, config)
+        node.log_dir.create_topic(TOPIC, partitions=1, config=config)
         found = node.partitions.get(TOPIC, 0)
         for record in RECORDS:
             found.log.append([record])

@@ -117,7 +117,7 @@ def test_a_malformed_frame_closes_its_connection_and_is_logged(
 
 
 def test_a_key_is_erased_while_the_broker_runs(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create(TOPIC))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number in range(6):
         producer.produce(TOPIC, b"%d" % number, key=b"the one" if number % 2 else b"another")
@@ -142,7 +142,7 @@ def test_a_key_is_erased_while_the_broker_runs(broker: Broker) -> None:
 
 
 def test_a_waiting_consumer_gets_records_attached_by_another_process(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create(TOPIC))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
     produce_texts(broker, ["a"])
     consumer = consumer_of(broker, 0)
     assert values(consumer, 1) == ["a"]
@@ -165,7 +165,7 @@ def test_a_waiting_consumer_gets_records_attached_by_another_process(broker: Bro
 
 
 def test_appends_wait_for_an_attach_and_lose_no_record(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create(TOPIC))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
     texts = [str(number) for number in range(2000)]
     thread = threading.Thread(target=lambda: produce_texts(broker, texts))
     thread.start()
@@ -200,7 +200,7 @@ def test_errors_keep_their_types(broker: Broker) -> None:
 
 
 def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> None:
-    broker.call(lambda node: node.topics.create(TOPIC))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
     produce_texts(broker, ["a", "b"])
     with holder_of(broker) as holder:
         holder.flush()
@@ -253,7 +253,7 @@ def make_two_segments(broker: Broker, then: Callable[[], None] = lambda: None) -
         partition.advance()
         then()
 
-    broker.call(lambda node: node.topics.create(TOPIC))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
     broker.call(append)
 
 
@@ -364,7 +364,7 @@ def connections(broker: Broker, count: int) -> Iterator[list[socket.socket]]:
 @contextlib.contextmanager
 def waiting_requests(broker: Broker) -> Iterator[None]:
     """Make requests to reopen partitions wait until the block ends."""
-    broker.call(lambda node: node.topics.create(TOPIC))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
     lock, loop = broker.call(lambda node: (node.topics.changing, asyncio.get_running_loop()))
     asyncio.run_coroutine_threadsafe(lock.acquire(), loop).result(TIMEOUT_S)
     try:
@@ -417,7 +417,7 @@ def test_the_channels_threads_end_with_the_broker(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     data, store = str(tmp_path / "data"), f"file://{tmp_path}/store"
     with tidelog.broker(data) as broker, holder_of(broker) as holder:
-        broker.call(lambda node: node.topics.create(TOPIC))
+        broker.call(lambda node: node.log_dir.create_topic(TOPIC))
         holder.erase(TOPIC, b"key", execute=True)
         holder.call("tier", tier_arguments(PARTITION, MoveOptions(url=store)))
         names = [each.name for each in threading.enumerate() if each not in before]
@@ -445,7 +445,7 @@ def command(*words: str) -> tuple[int, str, str]:
 
 
 def test_commands_on_a_directory_that_a_broker_holds(broker: Broker, tmp_path: Path) -> None:
-    broker.call(lambda node: node.topics.create(TOPIC))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
     produce_texts(broker, ["a", "b"])
     store = f"file://{tmp_path}/store"
     code, out, err = command(
@@ -462,7 +462,7 @@ def test_commands_on_a_directory_that_a_broker_holds(broker: Broker, tmp_path: P
 
 
 def test_a_topic_may_be_deleted_while_its_segments_move(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create(TOPIC))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
 
     async def delete(node: Node) -> None:
         async with node.partitions.holds.hold([TOPIC], stops_appends=False):

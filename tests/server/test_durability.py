@@ -85,7 +85,7 @@ def test_offline_partition_is_reopened_by_command(tmp_path: Path) -> None:
         log.guard.failure = failure
 
     with tidelog.broker(str(tmp_path)) as broker:
-        broker.call(lambda node: node.topics.create("t"))
+        broker.call(lambda node: node.log_dir.create_topic("t"))
         broker.call(lambda node: node.partitions.get("t", 0).log.append([NewRecord(value=b"v")]))
         broker.call(fail)
         assert Cli(tmp_path).ok("reopen", "t:0").out == "t-0: reopened\n"

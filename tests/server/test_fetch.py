@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S, until_so
 
@@ -35,7 +36,9 @@ LATER_MS = PATIENCE_S * 2_000
 
 def create(broker: Broker, partitions: int = 1, **config: str) -> None:
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    broker.call(lambda node: node.topics.create(TOPIC, partitions, settings))
+    broker.call(
+        lambda node: node.log_dir.create_topic(TOPIC, partitions=partitions, config=settings)
+    )
 
 
 def put(broker: Broker, count: int = 1, *, partition: int = 0, batch_bytes: int = 16_384) -> None:
@@ -152,7 +155,7 @@ def test_wait_ends_with_its_time_its_topic_or_its_connection(broker: Broker) -> 
     with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS))
         until_so(lambda: bool(kept._watchers))
-        broker.call(lambda node: node.topics.delete(TOPIC))
+        broker.call(lambda node: delete_topic(node, TOPIC))
         assert parts(client.receive(FETCH))[0].error_code == 3
 
 

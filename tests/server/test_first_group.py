@@ -171,7 +171,7 @@ def test_no_client_gets_a_retriable_error(tmp_path: Path, read: Callable[[str], 
         data = str(tmp_path / f"data-{min(number, 1)}")
         with tidelog.broker(data) as broker:
             if number < 2:
-                broker.call(lambda node: node.topics.create("t"))
+                broker.call(lambda node: node.log_dir.create_topic("t"))
             with tidelog.connect(broker.bootstrap_servers) as log:
                 log.append("t", [NewRecord(value=b"v")])
             with listened(broker) as (address, errors):

@@ -43,7 +43,7 @@ SESSION_MS = PATIENCE_S * 500
 
 def make_filled_topic(broker: Broker, topic: str, count: int = 40) -> None:
     """Create a topic with records in all its partitions."""
-    broker.call(lambda node: node.topics.create(topic, PARTITIONS))
+    broker.call(lambda node: node.log_dir.create_topic(topic, partitions=PARTITIONS))
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5})
     for number in range(count):
         producer.produce(topic, value=str(number), partition=number % PARTITIONS)

@@ -174,7 +174,7 @@ def test_responses_that_are_not_received_are_dropped_at_the_bound(
         contextlib.ExitStack() as silent,
     ):
         names = [f"t{number}" for number in range(40)]
-        broker.call(lambda node: [node.topics.create(name) for name in names])
+        broker.call(lambda node: [node.log_dir.create_topic(name) for name in names])
         for count in range(36, 40):  # responses of different sizes
             sender = silent.enter_context(RawClient(broker.bootstrap_servers))
             for _ in range(ANSWERS):

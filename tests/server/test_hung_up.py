@@ -73,7 +73,7 @@ def end_sending(client: RawClient) -> None:
 
 
 def test_records_of_a_disconnected_client_are_all_appended(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=PARTITIONS))
     with RawClient(broker.bootstrap_servers) as client:
         send_unacknowledged(client)
     until_so(lambda: all_there(broker), "the records of the disconnected client")
@@ -90,7 +90,7 @@ def test_records_of_a_disconnected_tls_client_are_all_appended(tmp_path: Path, w
     context = ssl.create_default_context(cafile=str(authority.path))
     context.check_hostname = False
     with tidelog.broker(str(tmp_path / "data"), settings=settings) as broker:
-        broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
+        broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=PARTITIONS))
         with RawClient(broker.bootstrap_servers) as client:
             client._sock = context.wrap_socket(client._sock)
             send_unacknowledged(client)
@@ -111,7 +111,7 @@ def test_a_topic_is_created_for_a_disconnected_client(broker: Broker) -> None:
 
 
 def test_records_are_deleted_for_a_disconnected_client(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create(TOPIC, 1))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1))
     with RawClient(broker.bootstrap_servers) as client:
         client.produce(TOPIC, batch())
         part = DeleteRecordsPartition(partition_index=0, offset=1)
@@ -122,7 +122,7 @@ def test_records_are_deleted_for_a_disconnected_client(broker: Broker) -> None:
 
 
 def test_a_half_closed_connection_gets_later_records(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create(TOPIC, 1))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1))
     with (
         RawClient(broker.bootstrap_servers) as client,
         RawClient(broker.bootstrap_servers) as other,
@@ -140,7 +140,11 @@ def test_a_half_closed_connection_gets_a_large_response_completely(
     broker: Broker, count: int
 ) -> None:
     large = batch(bytes(1 << 20))
-    broker.call(lambda node: node.topics.create(TOPIC, 1, {"max.message.bytes": "2000000"}))
+    broker.call(
+        lambda node: node.log_dir.create_topic(
+            TOPIC, partitions=1, config={"max.message.bytes": "2000000"}
+        )
+    )
     with RawClient(broker.bootstrap_servers) as client:
         for _ in range(count):
             assert not client.produce(TOPIC, large).error_code

@@ -99,7 +99,7 @@ def test_a_temporary_directory_is_removed_with_the_broker() -> None:
 
 def test_clean_stop_leaves_its_mark(tmp_path: Path) -> None:
     with tidelog.broker(str(tmp_path)) as running:
-        running.call(lambda node: node.topics.create("flights"))
+        running.call(lambda node: node.log_dir.create_topic("flights"))
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     with tidelog.open(str(tmp_path)) as log:
         assert list(log.topics()) == ["flights"]

@@ -47,7 +47,7 @@ def check_loading(path: Path, *, size_bytes: int, partitions: int, groups: int) 
         broker = stack.enter_context(tidelog.broker(str(path), settings=SETTINGS))
         asking = stack.enter_context(RawClient(broker.bootstrap_servers))
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
-        broker.call(lambda node: node.topics.create("t", 1))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=1))
         patience, first = Patience(), left.pop()
         while offsets_of_group(asking, first) is None:
             patience.check()

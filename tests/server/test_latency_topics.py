@@ -10,7 +10,7 @@ from tidelog.spark.places import Place
 
 
 def test_brokers_without_any_append_times_are_refused(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create("created", 1))
+    broker.call(lambda node: node.log_dir.create_topic("created", partitions=1))
     place = Place(broker.bootstrap_servers, is_broker=True)
     with pytest.raises(InvalidRequest, match="don't store the append times of any topic"):
         # The session is None, because the call is refused before it needs Spark.

@@ -22,7 +22,7 @@ CONFIG = {"internal.segment.bytes": "2000"}
 
 
 def fill_all_formats(node: Node) -> None:
-    node.topics.create(TOPIC, 1, CONFIG)
+    node.log_dir.create_topic(TOPIC, partitions=1, config=CONFIG)
     found = node.partitions.get(TOPIC, 0)
     records = [NewRecord(key=b"k", value=b"v" * 100, timestamp=1_000) for _ in range(3)]
     found.log.follower.append(build_legacy_set(records, magic=0))

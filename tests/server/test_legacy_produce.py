@@ -38,8 +38,10 @@ CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 
 
 def make_topics(node: Node) -> None:
-    node.topics.create(TOPIC, 1, CONFIG)
-    node.topics.create(STAMPED, 1, {"message.timestamp.type": "LogAppendTime"})
+    node.log_dir.create_topic(TOPIC, partitions=1, config=CONFIG)
+    node.log_dir.create_topic(
+        STAMPED, partitions=1, config={"message.timestamp.type": "LogAppendTime"}
+    )
 
 
 # A broker for old clients.
@@ -163,7 +165,7 @@ def test_librdkafka_with_its_old_versions_writes_and_reads(
     from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
     topic = "t" * 100  # the client's buffer for Metadata v0 is too small for short names
-    broker.call(lambda node: node.topics.create(topic, 1, {}))
+    broker.call(lambda node: node.log_dir.create_topic(topic, partitions=1, config={}))
     client = {
         "bootstrap.servers": broker.bootstrap_servers,
         "api.version.request": False,
@@ -202,6 +204,6 @@ def test_refusals(broker: Broker) -> None:
 
 def test_brokers_without_the_setting_refuse_versions_below_3(tmp_path: Path) -> None:
     with tidelog.broker(str(tmp_path / "new")) as running:
-        running.call(lambda node: node.topics.create(TOPIC, 1))
+        running.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1))
         with pytest.raises(ConnectionResetError):
             ask_produce(running, 2, build_legacy_set(indexed_records(0), magic=1))

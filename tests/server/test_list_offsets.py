@@ -35,7 +35,7 @@ TIMES = [1_000, 3_000, 2_000, 2_500, 2_600, -1]
 
 
 def append_times(node: Node) -> None:
-    node.topics.create(TOPIC, 3)
+    node.log_dir.create_topic(TOPIC, partitions=3)
     found = node.partitions.get(TOPIC, 0)
     for times in (TIMES[:3], TIMES[3:]):
         found.log.append([NewRecord(key=b"k", value=b"v", timestamp=time) for time in times])
@@ -207,9 +207,13 @@ def test_offsets_that_do_not_exist_cannot_be_deleted(
 
 
 def test_impermissible_deletions_of_records_are_refused(filled: Broker) -> None:
-    filled.call(lambda node: node.topics.create("kept", 1, {"cleanup.policy": "compact"}))
+    filled.call(
+        lambda node: node.log_dir.create_topic(
+            "kept", partitions=1, config={"cleanup.policy": "compact"}
+        )
+    )
     assert delete(filled, 0, topic="kept") == (44, -1)
     assert delete(filled, 0, number=9) == (3, -1)
     assert delete(filled, 0, topic="__consumer_offsets") == (3, -1)
-    filled.call(lambda node: node.topics.create("__consumer_offsets", 1))
+    filled.call(lambda node: node.log_dir.create_topic("__consumer_offsets", partitions=1))
     assert delete(filled, 0, topic="__consumer_offsets") == (17, -1)

@@ -27,7 +27,7 @@ VALUE = b"v" * 1000
 @pytest.fixture
 def address(broker: Broker) -> str:
     """Return the address of a broker with a topic of 150 partitions."""
-    broker.call(lambda node: node.topics.create(TOPIC, partitions=150))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=150))
     return broker.bootstrap_servers
 
 

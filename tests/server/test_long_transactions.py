@@ -44,8 +44,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     }
 
     def fill(node: Node) -> None:
-        node.topics.create(TOPIC, partitions=COUNT)
-        node.topics.create(SECRET)
+        node.log_dir.create_topic(TOPIC, partitions=COUNT)
+        node.log_dir.create_topic(SECRET)
 
     data = str(tmp_path_factory.mktemp("many"))
     with tidelog.broker(data, settings=settings) as broker:

@@ -92,7 +92,7 @@ def metered(many: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Met
         "allow.everyone.if.no.acl.found": "true",
     }
     with pytest.MonkeyPatch.context() as patch, metered_broker(path, patch, settings) as running:
-        running.broker.call(lambda node: node.topics.create(TOPIC))
+        running.broker.call(lambda node: node.log_dir.create_topic(TOPIC))
         with RawClient(running.broker.bootstrap_servers) as client:
             find_coordinator(client, GROUP, GROUP_KEY)
             find_coordinator(client, GROUP)

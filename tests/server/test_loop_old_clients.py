@@ -30,9 +30,11 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
     settings = {**SETTINGS, "tidelog.legacy.clients": "true", "log.retention.ms": "-1"}
     path = str(tmp_path_factory.mktemp("metered"))
     with pytest.MonkeyPatch.context() as patch, metered_broker(path, patch, settings) as running:
-        running.broker.call(lambda node: node.topics.create(PLAIN, 1, LARGE))
+        running.broker.call(
+            lambda node: node.log_dir.create_topic(PLAIN, partitions=1, config=LARGE)
+        )
         anew = {"compression.type": "lz4", **LARGE}
-        running.broker.call(lambda node: node.topics.create(ANEW, 1, anew))
+        running.broker.call(lambda node: node.log_dir.create_topic(ANEW, partitions=1, config=anew))
         until_kernels_loaded()
         until_so(lambda: running.broker.call(lambda node: node.partitions.has_kernels))
         yield running
@@ -79,7 +81,7 @@ def test_a_set_is_appended_at_the_log_end_despite_other_appends(
 ) -> None:
     """A wrapper of format 0 contains absolute offsets, so the broker has to rewrite it."""
     topic, is_done, sent = f"shared{magic}", Event(), list[int]()
-    metered.broker.call(lambda node: node.topics.create(topic, 1, LARGE))
+    metered.broker.call(lambda node: node.log_dir.create_topic(topic, partitions=1, config=LARGE))
     one = build_batch([NewRecord(value=ONE, timestamp=NOW)])
 
     def append() -> None:

@@ -68,7 +68,7 @@ def test_a_session_of_many_partitions_returns_only_new_records(quick_path: Path)
         for number in range(PARTITIONS)
     ]
     with tidelog.broker(str(quick_path / "data"), settings=SETTINGS) as broker:
-        broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
+        broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=PARTITIONS))
         place = broker.bootstrap_servers
         with RawClient(place) as asking, RawClient(place) as writer:
             for first in range(0, PARTITIONS, AT_ONCE):  # a request may add at most AT_ONCE
@@ -119,7 +119,7 @@ def test_many_groups_are_kept_and_found(quick_path: Path) -> None:
         tidelog.broker(data, settings=SETTINGS) as broker,
         RawClient(broker.bootstrap_servers) as asking,
     ):
-        broker.call(lambda node: node.topics.create(TOPIC, 1))
+        broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1))
         find_coordinator(asking)
         for first in range(0, GROUPS, TOGETHER):
             for number in range(first, first + TOGETHER):
@@ -146,7 +146,7 @@ def test_clients_that_receive_nothing_delay_no_other_client(quick_path: Path) ->
     )
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(tidelog.broker(str(quick_path / "data"), settings=SETTINGS))
-        broker.call(lambda node: node.topics.create(TOPIC, 1))
+        broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1))
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
         assert client.produce(TOPIC, batch(bytes(LARGE - 1000))).error_code == 0
         for _ in range(SLOW):
@@ -162,7 +162,7 @@ def test_idle_connections_delay_no_client_and_end_with_the_broker(quick_path: Pa
     with contextlib.ExitStack() as stack:
         need(stack.enter_context(descriptors(2 * IDLE)), f"{2 * IDLE} open descriptors")
         broker = stack.enter_context(tidelog.broker(str(quick_path / "data"), settings=SETTINGS))
-        broker.call(lambda node: node.topics.create(TOPIC, 1))
+        broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1))
         crowd = stack.enter_context(contextlib.closing(Crowd(broker.bootstrap_servers, IDLE)))
         until(broker, lambda node: node.metrics.connections == IDLE)
         with RawClient(broker.bootstrap_servers) as client:

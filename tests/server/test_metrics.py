@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from prometheus_client.parser import text_string_to_metric_families
 from tests.worlds.brokers.running import METRICS, SETTINGS
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
@@ -145,5 +146,5 @@ def test_deleted_topics_are_forgotten(watched: Broker) -> None:
     producer.produce("flights", b"x")
     assert producer.flush(PATIENCE_S) == 0
     assert ("tidelog_topic_records_in_total", frozenset({("topic", "flights")})) in samples(watched)
-    watched.call(lambda node: node.topics.delete("flights"))
+    watched.call(lambda node: delete_topic(node, "flights"))
     assert not any(("topic", "flights") in labels for _, labels in samples(watched))

@@ -49,7 +49,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 
 
 def test_a_task_reports_the_records_that_it_sent(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create("all", 1))
+    broker.call(lambda node: node.log_dir.create_topic("all", partitions=1))
     options = SinkOptions(bootstrap=broker.bootstrap_servers, exactly_once=True)
     routes = Routes(
         pairs=((0, "orders", "all"),), counts=(("all", 1),), partitioning=Partitioning.KEPT
@@ -107,7 +107,11 @@ def test_settings_of_a_target_are_changed_and_reset(
     place = Place(address=str(tmp_path / "target"))
     if by == "cluster":
         place = Place(address=broker.bootstrap_servers, is_broker=True)
-        broker.call(lambda node: node.topics.create("t", 1, {"cleanup.policy": "compact"}))
+        broker.call(
+            lambda node: node.log_dir.create_topic(
+                "t", partitions=1, config={"cleanup.policy": "compact"}
+            )
+        )
     else:
         make(place.address, "t", cleanup_policy="compact")
     changes = {"retention.ms": "5", "cleanup.policy": None}

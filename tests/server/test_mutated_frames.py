@@ -165,7 +165,7 @@ async def _life(folder: Path, errors: Errors, frames: int, seed: int) -> None:
     world = World.open(folder, errors)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, told: errors.records.append(str(told)))
-    info = world.node.topics.create(TOPIC, 2)
+    info, _ = world.node.log_dir.create_topic(TOPIC, partitions=2)
     topic_id = info.topic_id or UUID(int=0)
     known = announced()
     try:
@@ -214,7 +214,7 @@ def test_damaged_frames_over_sockets_leave_the_broker_serving(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(6)
-    info = broker.call(lambda node: node.topics.create(TOPIC, 2))
+    info, _ = broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=2))
     host, _, port = broker.bootstrap_servers.rpartition(":")
     with RawClient(broker.bootstrap_servers) as bystander, ExitStack() as open_ones:
         for stream in _streams(rng, info.topic_id or UUID(int=0), SOCKET_FRAMES):
@@ -222,7 +222,7 @@ def test_damaged_frames_over_sockets_leave_the_broker_serving(
             open_ones.enter_context(sock)
             sock.sendall(stream)
         # A topic that no frame names, because some frames are valid and delete the topic they name.
-        broker.call(lambda node: node.topics.create(BYSTANDERS, 1))
+        broker.call(lambda node: node.log_dir.create_topic(BYSTANDERS, partitions=1))
         bystander.produce(BYSTANDERS, _batch(rng))
         assert [one.value is not None for one in bystander.read_all(BYSTANDERS)]
     _none_failed(caplog)

@@ -113,7 +113,7 @@ def test_a_request_opens_its_partitions_in_threads(
 
 def test_retention_opens_all_beside_the_loop(tmp_path: Path, opened_in: list[int]) -> None:
     with tidelog.broker(str(tmp_path), settings=NEVER) as broker:
-        broker.call(lambda node: node.topics.create("t", COUNT))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=COUNT))
     settings = {"log.initial.task.delay.ms": "0"}
     with tidelog.broker(str(tmp_path), settings=settings) as broker:
         loop = broker.call(lambda _: threading.get_ident())
@@ -142,7 +142,7 @@ def test_broker_stops_while_retention_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with tidelog.broker(str(tmp_path), settings=NEVER) as broker:
-        broker.call(lambda node: node.topics.create("t", COUNT))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=COUNT))
     has_begun, may_open, opening = Event(), Event(), OpenPartitions._open
 
     def watched(self: OpenPartitions, name: TopicPartition, **more: int | None) -> object:
@@ -162,7 +162,7 @@ def test_many_openings_trigger_no_full_garbage_collection(tmp_path: Path) -> Non
     """Each opened log creates about 100 objects, so many logs could trigger full collections."""
     path, count, thresholds = str(tmp_path), 200, gc.get_threshold()
     with tidelog.broker(path, settings=NEVER) as broker:
-        broker.call(lambda node: node.topics.create("t", count))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=count))
     searches = list[int]()
 
     def note(phase: str, info: dict[str, int]) -> None:

@@ -16,7 +16,7 @@ TOPIC = "t"
 
 @pytest.fixture
 def client(broker: Broker) -> Iterator[RawClient]:
-    broker.call(lambda node: node.topics.create(TOPIC, 2))
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=2))
     with RawClient(broker.bootstrap_servers) as found:
         yield found
 
@@ -55,7 +55,7 @@ def test_requests_without_acknowledgement_get_no_response(
 
 
 def test_flush_ms_needs_no_append(broker: Broker, client: RawClient) -> None:
-    broker.call(lambda node: node.topics.create("flushed", config={"flush.ms": "10"}))
+    broker.call(lambda node: node.log_dir.create_topic("flushed", config={"flush.ms": "10"}))
     client.produce("flushed", batch())
     until(broker, lambda node: node.partitions.get("flushed", 0).log.recovery_point == 1)
 

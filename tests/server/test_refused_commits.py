@@ -20,7 +20,7 @@ ILLEGAL_GENERATION, INVALID_TXN_STATE, GROUP_ID_NOT_FOUND, TRANSACTION_ABORTABLE
 def test_a_generation_of_a_group_that_does_not_exist(
     broker: Broker, generation: int, version: int, code: int
 ) -> None:
-    broker.call(lambda node: node.topics.create("flights", 1))
+    broker.call(lambda node: node.log_dir.create_topic("flights", partitions=1))
     place = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=0, committed_metadata=None
     )
@@ -43,7 +43,7 @@ def test_a_generation_of_a_group_that_does_not_exist(
 
 @pytest.mark.parametrize(("version", "code"), [(3, INVALID_TXN_STATE), (4, TRANSACTION_ABORTABLE)])
 def test_offsets_outside_of_the_transaction(broker: Broker, version: int, code: int) -> None:
-    broker.call(lambda node: node.topics.create("flights", 1))
+    broker.call(lambda node: node.log_dir.create_topic("flights", partitions=1))
     with RawClient(broker.bootstrap_servers) as client:
         producer = Transacting(client, "t")
         assert producer.init() == 0

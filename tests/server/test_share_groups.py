@@ -97,7 +97,7 @@ def listed(broker: Broker, **filters: list[str]) -> list[ListedGroup]:
 
 def test_a_group_lives_through_a_restart_and_dies_when_it_is_deleted(data: str) -> None:
     with start(data) as broker:
-        broker.call(lambda node: node.topics.create("routes", 2))
+        broker.call(lambda node: node.log_dir.create_topic("routes", partitions=2))
         joined = beat(broker, "A", 0, "routes")
         assert (joined.error_code, joined.member_id, joined.member_epoch) == (0, "A", 2)
         assert joined.assignment is not None
@@ -121,7 +121,7 @@ def test_a_group_lives_through_a_restart_and_dies_when_it_is_deleted(data: str) 
 
 def test_groups_are_listed_by_type_and_state(data: str) -> None:
     with start(data) as broker:
-        broker.call(lambda node: node.topics.create("routes", 2))
+        broker.call(lambda node: node.log_dir.create_topic("routes", partitions=2))
         beat(broker, "A", 0, "routes")
         expected = [
             ListedGroup(
@@ -180,7 +180,7 @@ def forget(broker: Broker, *names: str) -> DeleteShareGroupOffsetsResponse:
 
 def test_tools_show_and_change_the_offsets_of_a_group(data: str) -> None:
     with start(data) as broker:
-        broker.call(lambda node: node.topics.create("routes", 2))
+        broker.call(lambda node: node.log_dir.create_topic("routes", partitions=2))
         assert beat(broker, "A", 1).error_code == 69
         assert forget(broker, "routes").error_code == 69
         assert offsets(broker) == []
@@ -225,7 +225,7 @@ def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
 def test_a_repeated_partition_is_changed_and_returned_once(data: str) -> None:
     """If 5,000 repetitions of a partition were written one by one, the request would take 1 s."""
     with start(data) as broker:
-        broker.call(lambda node: node.topics.create("routes", 2))
+        broker.call(lambda node: node.log_dir.create_topic("routes", partitions=2))
         beat(broker, "A", 1)
         often = [(0, number) for number in range(300)]
         assert altered(broker, *often, (1, 4)) == [(0, 0), (1, 0)]
@@ -236,7 +236,7 @@ def test_a_repeated_partition_is_changed_and_returned_once(data: str) -> None:
 
 def test_no_group_begins_below_0(data: str) -> None:
     with start(data) as broker:
-        broker.call(lambda node: node.topics.create("routes", 2))
+        broker.call(lambda node: node.log_dir.create_topic("routes", partitions=2))
         beat(broker, "A", 1)
         assert altered(broker, (0, -7), (1, 3)) == [(0, 42), (1, 0)]
         assert offsets(broker) == [(1, 3, -3, 0)]
@@ -246,7 +246,7 @@ def test_no_group_begins_below_0(data: str) -> None:
 
 def test_a_deleted_group_starts_again_without_state(data: str) -> None:
     with start(data) as broker:
-        broker.call(lambda node: node.topics.create("routes", 2))
+        broker.call(lambda node: node.log_dir.create_topic("routes", partitions=2))
         beat(broker, "A", 1)
         alter(broker, routes=7)
         with RawClient(broker.bootstrap_servers) as asking:
@@ -258,7 +258,7 @@ def test_a_deleted_group_starts_again_without_state(data: str) -> None:
 def test_a_share_fetch_waits_while_its_group_is_loaded(data: str) -> None:
     """A member's fetch waits while its group is reloaded, instead of getting no records."""
     with start(data) as broker:
-        broker.call(lambda node: node.topics.create("routes", 1))
+        broker.call(lambda node: node.log_dir.create_topic("routes", partitions=1))
         beat(broker, "A", 0, "routes")
         topic_id = broker.call(lambda node: node.topics.all()["routes"].topic_id)
         assert topic_id is not None

@@ -14,7 +14,7 @@ def test_a_closed_backend_has_no_connections(broker: Broker) -> None:
     def connections() -> int:
         return broker.call(lambda node: node.metrics.connections)
 
-    broker.call(lambda node: node.topics.create("t", 1))
+    broker.call(lambda node: node.log_dir.create_topic("t", partitions=1))
     before = connections()
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "t"}
     backend = open_backend(read_source_options(given), ("value",))

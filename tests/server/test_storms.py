@@ -150,7 +150,7 @@ def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
     random = Random(1)
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(tidelog.broker(str(quick_path / "data"), settings=SETTINGS))
-        broker.call(lambda node: node.topics.create("t", 1))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=1))
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
         find_coordinator(stack.enter_context(RawClient(broker.bootstrap_servers)))
         members: list[Member] = []

@@ -34,7 +34,7 @@ def append_to_tier(node: Node, store: Path) -> None:
         "local.retention.bytes": "30000",
         "file.delete.delay.ms": "0",
     }
-    node.topics.create(TOPIC, 1, config)
+    node.log_dir.create_topic(TOPIC, partitions=1, config=config)
     found = node.partitions.get(TOPIC, 0)
     for number in range(COUNT):
         found.log.append([NewRecord(key=b"k", value=b"v" * 500, timestamp=number)])

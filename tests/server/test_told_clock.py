@@ -36,7 +36,7 @@ def late(tmp_path: Path) -> Iterator[Broker]:
     clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:
-        broker.call(lambda node: node.topics.create("t", partitions=2))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=2))
         with tidelog.connect(broker.bootstrap_servers) as log:
             for _ in range(BATCHES):
                 made = clock.now_ms() - LATE_MS
@@ -118,7 +118,9 @@ def test_spark_s_offsets_by_append_time(late: Broker) -> None:
 def test_unknown_append_times_are_counted_and_move_no_group(tmp_path: Path) -> None:
     with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
         broker.call(
-            lambda node: node.topics.create("t", 1, {"tidelog.append.time.enable": "false"})
+            lambda node: node.log_dir.create_topic(
+                "t", partitions=1, config={"tidelog.append.time.enable": "false"}
+            )
         )
         with tidelog.connect(broker.bootstrap_servers) as log:
             log.append("t", [NewRecord(value=b"v")])
@@ -140,7 +142,7 @@ def partly_known(tmp_path: Path) -> Iterator[Broker]:
     clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:
-        broker.call(lambda node: node.topics.create("t", 1))
+        broker.call(lambda node: node.log_dir.create_topic("t", partitions=1))
         with tidelog.connect(broker.bootstrap_servers) as log:
             for knows in (False, True, False, True, False):
                 log.alter_config("t", {"tidelog.append.time.enable": str(knows).lower()})
@@ -224,7 +226,11 @@ def test_append_times_of_old_compressed_messages_are_known(tmp_path: Path, magic
 def test_a_count_that_librdkafka_cannot_see_is_none_and_not_zero(tmp_path: Path) -> None:
     """Unknown append times can't be counted through librdkafka: the count is None, not 0."""
     with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
-        broker.call(lambda node: node.topics.create("t", 1, {"tidelog.lookup.clock": "append"}))
+        broker.call(
+            lambda node: node.log_dir.create_topic(
+                "t", partitions=1, config={"tidelog.lookup.clock": "append"}
+            )
+        )
         config = {"reconnect.backoff.ms": "50"}
         with tidelog.connect(broker.bootstrap_servers, config=config) as log:
             log.append("t", [NewRecord(value=b"v")])

@@ -48,7 +48,7 @@ def quick(tmp_path: Path, clock: AheadClock) -> Iterator[Broker]:
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "50",
     }
     with tidelog.broker(str(tmp_path / "data"), settings=settings, env=env) as running:
-        running.call(lambda node: node.topics.create(TOPIC, 2))
+        running.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=2))
         yield running
 
 
@@ -234,7 +234,7 @@ def polled(consumer: Consumer) -> Message:
 def test_a_producer_continues_after_a_restart_during_its_transaction(tmp_path: Path) -> None:
     place = str(tmp_path / "data")
     with tidelog.broker(place, settings=SETTINGS) as broker:
-        broker.call(lambda node: node.topics.create(TOPIC, 2))
+        broker.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=2))
         producer = confluent(broker, "before")
         producer.begin_transaction()
         produce_words(producer, "open")

@@ -47,7 +47,7 @@ NAMED = rf"t-1 \(leader 77 at {DEAD_ADDRESS}\)"
 @pytest.fixture
 def half(broker: Broker) -> Iterator[str]:
     """Yield the address of a broker where partition 1 of topic t has an unreachable leader."""
-    broker.call(lambda node: node.topics.create("t", partitions=2))
+    broker.call(lambda node: node.log_dir.create_topic("t", partitions=2))
     with tidelog.connect(broker.bootstrap_servers) as log:
         for partition in (0, 1):
             log.append("t", [NewRecord(value=b"x")] * RECORDS, partition=partition)
@@ -214,7 +214,7 @@ def test_reachable_partitions_still_give_results(half: str) -> None:
 
 
 def test_a_partition_without_a_leader_is_named(broker: Broker) -> None:
-    broker.call(lambda node: node.topics.create("t", partitions=2))
+    broker.call(lambda node: node.log_dir.create_topic("t", partitions=2))
 
     led = Led()
 

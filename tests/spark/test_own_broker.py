@@ -48,7 +48,7 @@ def late_broker(tmp_path: Path) -> Iterator[Broker]:
 
     def fill(node: Node) -> None:
         config = {"tidelog.lookup.clock": "append", "retention.ms": "-1"}
-        node.topics.create(TOPIC, 1, config)
+        node.log_dir.create_topic(TOPIC, partitions=1, config=config)
         partition = node.partitions.get(TOPIC, 0)
         for _, created_ms, append_ms in times():
             clock.set(append_ms)

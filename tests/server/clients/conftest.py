@@ -35,13 +35,17 @@ def our_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Our broker."""
     data = tmp_path_factory.mktemp("clients") / "data"
     with tidelog.broker(str(data)) as first:
-        first.call(lambda node: [node.topics.create(topic, 1) for topic in logs.SHAPES])
+        first.call(
+            lambda node: [node.log_dir.create_topic(topic, partitions=1) for topic in logs.SHAPES]
+        )
     logs.put(data)
     settings = SETTINGS | {"log.retention.ms": "-1"}  # the records are old
     with tidelog.broker(str(data), settings=settings) as running:
 
         def create(topic: str, partitions: int) -> object:
-            return running.call(lambda node: node.topics.create(topic, partitions))
+            return running.call(
+                lambda node: node.log_dir.create_topic(topic, partitions=partitions)
+            )
 
         yield Served(running.bootstrap_servers, True, create)
 

@@ -49,7 +49,7 @@ class Broker:
 
     def create(self, topic: str) -> None:
         """Create a topic and open its partitions."""
-        self.node.topics.create(topic, PARTITIONS, config=SMALL_SEGMENTS)
+        self.node.log_dir.create_topic(topic, partitions=PARTITIONS, config=SMALL_SEGMENTS)
         for number in range(PARTITIONS):
             self.partition(topic, number)
 

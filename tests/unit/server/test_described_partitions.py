@@ -71,7 +71,7 @@ def test_a_client_that_allows_any_number_gets_the_brokers_maximum(
     async def answered() -> DescribeTopicPartitionsResponse:
         with watched() as errors:
             world = World.open(tmp_path, errors)
-            world.node.topics.create("t", 3)
+            world.node.log_dir.create_topic("t", partitions=3)
             client = ClientInfo(1, "here")
             context = RequestContext(world.node, DESCRIBE_TOPIC_PARTITIONS, 0, "app", client)
             request = DescribeTopicPartitionsRequest(

@@ -4,6 +4,7 @@ import gc
 from weakref import ref
 
 from tests.worlds.brokers.running import node_fixture
+from tests.worlds.brokers.topics import delete_topic
 
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import PartitionRead
@@ -30,7 +31,7 @@ def test_records_are_counted_by_how_far_a_client_has_come(node: Node) -> None:
 def test_responses_about_a_deleted_topic_do_not_restore_its_figures(node: Node) -> None:
     counts, under_way = FetchCounts(), read(node, 0, 100)
     counts.note(node.metrics, [read(node, 0, 100)])
-    node.topics.delete("t")
+    delete_topic(node, "t")
     counts.note(node.metrics, [under_way])
     assert not node.metrics.topics
 
@@ -39,17 +40,17 @@ def test_deleted_topics_are_not_kept_in_memory(node: Node) -> None:
     counts, kept = FetchCounts(), list[ref[Partition]]()
     for number in range(3 * CLEANUP_MIN):
         name = f"passing-{number}"
-        node.topics.create(name, 1)
+        node.log_dir.create_topic(name, partitions=1)
         counts.note_one(node.metrics, node.partitions.get(name, 0), 0, 100)
         kept.append(ref(node.partitions.get(name, 0)))
-        node.topics.delete(name)
+        delete_topic(node, name)
     gc.collect()
     assert sum(each() is not None for each in kept) <= CLEANUP_MIN
 
 
 def test_many_partitions_are_remembered_up_to_a_bound(node: Node) -> None:
     counts = FetchCounts()
-    node.topics.create("wide", 3 * CLEANUP_MIN)
+    node.log_dir.create_topic("wide", partitions=3 * CLEANUP_MIN)
     partitions = [node.partitions.get("wide", number) for number in range(3 * CLEANUP_MIN)]
     for offset in (0, 5):
         for partition in partitions:

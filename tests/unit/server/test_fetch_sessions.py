@@ -7,6 +7,7 @@ from random import Random
 from weakref import ref
 
 from tests.unit.server.wire_client import WireClient
+from tests.worlds.brokers.topics import delete_topic
 
 from tidelog.config import BrokerConfig
 from tidelog.error_codes import ErrorCode
@@ -231,7 +232,7 @@ def test_a_session_with_too_many_partitions_ends() -> None:
 
 def test_a_session_keeps_no_deleted_partition_in_memory(tmp_path: Path) -> None:
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
-    node.topics.create("t", 1)
+    node.log_dir.create_topic("t", partitions=1)
     kept = ref(node.partitions.get("t", 0))
 
     async def story() -> None:
@@ -253,7 +254,7 @@ def test_a_session_keeps_no_deleted_partition_in_memory(tmp_path: Path) -> None:
 
         begun = fetch(0, 0, FetchPartition(partition=0, fetch_offset=0))
         assert fetch(begun.session_id, 1).error_code == 0
-        node.topics.delete("t")
+        delete_topic(node, "t")
         (topic,) = fetch(begun.session_id, 2).responses
         assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         client.connection.connection_lost(None)

@@ -42,7 +42,7 @@ def test_records_that_are_appended_before_the_wait_begins_end_it(tmp_path: Path)
         came.set()
 
     def start(node: Node) -> "asyncio.Task[None]":
-        node.topics.create("t", 1)
+        node.log_dir.create_topic("t", partitions=1)
         partition = node.partitions.get("t", 0)  # an open partition is read at once
         context = RequestContext(node, FETCH, VERSION, None, ClientInfo(1, "here"))
         # The fetch reads during this call, but begins to wait only in the next iteration of the
@@ -82,7 +82,7 @@ def test_a_fetch_at_records_that_are_not_visible_waits(tmp_path: Path) -> None:
         partition.append(bytes(batch))
 
     async def story(node: Node) -> None:
-        node.topics.create("t", 1)
+        node.log_dir.create_topic("t", partitions=1)
         partition = node.partitions.get("t", 0)
         append(partition, 0)
         assert (partition.last_stable_offset, partition.high_watermark) == (0, 3)

@@ -66,7 +66,7 @@ class World:
 async def world(path: Path) -> AsyncIterator[World]:
     clock, disk = ManualClock(1_700_000_000_000), HookedDisk()
     node = open_node(str(path), BrokerConfig(), env=Env(clock=clock, files=disk))
-    node.topics.create(TOPIC, 1)
+    node.log_dir.create_topic(TOPIC, partitions=1)
     made = World(node, clock, disk)
     assert made.partition.failure is None
     await made.hold()

@@ -75,7 +75,7 @@ def node(tmp_path: Path, clock: ManualClock, disk: HookedDisk) -> Iterator[Node]
 async def make_segments(node: Node, topic: str, count: int, **config: str) -> None:
     """Create a topic with `count` finished and synced segments; all records have the same key."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    node.topics.create(topic, 1, {**CONFIG, **settings})
+    node.log_dir.create_topic(topic, partitions=1, config={**CONFIG, **settings})
     log = node.partitions.get(topic, 0).log
     for number in range(count):
         log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
@@ -122,7 +122,7 @@ def test_the_dirtiest_log_is_cleaned_first_and_all_are_cleaned(node: Node) -> No
         log = node.partitions.get("some", 0).log
         node.log_dir.note_cleaned(TopicPartition("some", 0), 2)
         await make_segments(node, "all", 3)
-        node.topics.create("plain", 1)
+        node.log_dir.create_topic("plain", partitions=1)
         worker = Worker(node.env)
         cleaners = await run(node, worker)
         assert worker.asked == ["all-0", "some-0"]
@@ -291,7 +291,7 @@ def test_a_sync_that_ends_during_a_look_is_not_overlooked(
 def test_a_requested_compaction_runs_once_at_a_time(node: Node) -> None:
     async def story() -> None:
         await make_segments(node, "t", 3)
-        node.topics.create("plain", 1)
+        node.log_dir.create_topic("plain", partitions=1)
         cleaners = LogCleaner(node, lambda: Worker(node.env))
         name = TopicPartition("t", 0)
         first = asyncio.ensure_future(cleaners.clean_now(name))
@@ -418,7 +418,9 @@ def test_retention_waits_for_a_cleaning_and_runs_when_it_ends(
     async def story() -> None:
         both = {"cleanup.policy": "compact,delete", "retention.ms": "10000"}
         # With segments of this size, none are merged.
-        node.topics.create("t", 1, {**CONFIG, **both, "internal.segment.bytes": "3000"})
+        node.log_dir.create_topic(
+            "t", partitions=1, config={**CONFIG, **both, "internal.segment.bytes": "3000"}
+        )
         partition = node.partitions.get("t", 0)
         for key, age_ms in ((b"old", 20_000), (b"k", 0), (b"k", 0)):
             record = NewRecord(key=key, value=b"v" * 2000, timestamp=START_MS - age_ms)

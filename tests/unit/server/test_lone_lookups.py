@@ -37,7 +37,7 @@ def disk() -> HookedDisk:
 def take_three(node: Node) -> None:
     """Write records with times 1, 2 and 3 s to a one-partition topic; begin to count requests."""
     node.metrics = Counters()
-    node.topics.create(TOPIC, 1)
+    node.log_dir.create_topic(TOPIC, partitions=1)
     log = node.partitions.get(TOPIC, 0).log
     log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
     node.partitions.get(TOPIC, 0).advance()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.faults.hooked import HookedDisk
 from tests.worlds.brokers.running import node_fixture
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.config import BrokerConfig
@@ -134,7 +135,7 @@ def test_a_topic_that_is_deleted_meanwhile_leaves_no_partition(
     async def story() -> None:
         opening = await begun(node, gate)
         threading.Timer(0, gate.may_open.set).start()
-        node.log_dir.topic_admin.remove_set_aside(node.topics.delete("t"))
+        node.log_dir.topic_admin.remove_set_aside(delete_topic(node, "t"))
         await opening
         with pytest.raises(UnknownTopic):
             node.partitions.get("t", 0)
@@ -181,7 +182,7 @@ def test_an_opening_for_writing_leaves_no_sync_for_the_loop(node: Node, disk: Ho
 def test_a_failed_opening_for_writing_leaves_the_partition_offline(tmp_path: Path) -> None:
     disk = HookedDisk()
     node = open_node(str(tmp_path), BrokerConfig(), env=Env(files=disk))
-    node.topics.create("t", 1)
+    node.log_dir.create_topic("t", partitions=1)
 
     def fail(call: str, path: str) -> None:
         if call == "rename to" and path.endswith("/t-0/leader-epoch-checkpoint"):

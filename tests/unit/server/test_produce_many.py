@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pytest
 from tests.worlds.brokers.running import node_fixture
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.clocks import BusyClock
 
 from tidelog.protocol.messages import PRODUCE
@@ -36,7 +37,7 @@ LARGER = bytes(build_batch([NewRecord(value=b"v")] * 3))
 
 
 def make_topic(node: Node) -> None:
-    node.topics.create("t", COUNT)
+    node.log_dir.create_topic("t", partitions=COUNT)
     for number in range(COUNT):
         node.partitions.get("t", number)
 
@@ -131,7 +132,7 @@ def test_a_topic_that_is_deleted_between_slices(node: Node, version: int, code: 
     async def story() -> tuple[int, list[tuple[int, int]]]:
         said = ask(node, request(node=node if version == BY_ID else None), version)
         done = sum(ends(node))
-        node.topics.delete("t")
+        delete_topic(node, "t")
         return done, await codes(said)
 
     done, found = asyncio.run(story())
@@ -142,7 +143,7 @@ def test_a_topic_that_is_deleted_between_slices(node: Node, version: int, code: 
 def test_records_for_an_id_are_never_written_to_a_later_topic_of_the_name(node: Node) -> None:
     async def story() -> list[int]:
         said = ask(node, request(node=node), BY_ID)
-        node.topics.delete("t")
+        delete_topic(node, "t")
         make_topic(node)
         return [code for _, code in await codes(said)]
 
@@ -212,8 +213,8 @@ async def when_checked(
     node: Node, version: int, change: Callable[[], object], config: Mapping[str, str] = ROOM
 ) -> int:
     """Change a new topic while a thread validates records for it; return the error code."""
-    node.topics.delete("t")
-    node.topics.create("t", 1, config=config)
+    delete_topic(node, "t")
+    node.log_dir.create_topic("t", partitions=1, config=config)
     node.partitions.get("t", 0)  # opens the partition, so that only the validation is awaited
     said = ask(node, large_request(node, version), version)
     assert isinstance(said, Awaitable)
@@ -232,8 +233,8 @@ def test_records_validated_by_a_thread_are_written_to_no_other_topic(
     """If the topic was recreated meanwhile, a request with the deleted topic's id fails."""
 
     def make_anew() -> None:
-        node.topics.delete("t")
-        node.topics.create("t", 1, config=ROOM)
+        delete_topic(node, "t")
+        node.log_dir.create_topic("t", partitions=1, config=ROOM)
 
     assert asyncio.run(when_checked(node, version, make_anew)) == code
     assert node.partitions.get("t", 0).log.log_end_offset == end

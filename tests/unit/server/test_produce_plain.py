@@ -106,7 +106,7 @@ def open_side() -> Node:
     """Start a broker with all partitions open."""
     node = open_node("/data", BrokerConfig.parse({})[0], env=seeded_env(1, now_ms=NOW))
     for name in TOPICS[:2]:
-        node.topics.create(name, PARTITIONS)
+        node.log_dir.create_topic(name, partitions=PARTITIONS)
     node.log_dir.create_topic(
         "stamped", partitions=PARTITIONS, config={"message.timestamp.type": "LogAppendTime"}
     )

@@ -42,7 +42,7 @@ def test_a_hanging_disk_is_reported_in_time_and_the_records_are_written_later(
         clock = ManualClock(1_700_000_000_000)
         config = BrokerConfig.parse({"tidelog.durability": "fsync"})[0]
         node = open_node(str(tmp_path), config, env=Env(clock=clock, files=disk))
-        node.topics.create("t", 1)
+        node.log_dir.create_topic("t", partitions=1)
         partition = node.partitions.get("t", 0)
         records = memoryview(bytearray(build_batch([NewRecord(value=b"v")])))
         data = [PartitionProduceData(index=0, records=records)]

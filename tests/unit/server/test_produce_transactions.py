@@ -45,7 +45,7 @@ def test_batches_of_two_producers_are_refused_together(
 ) -> None:
     """As in Kafka's ReplicaManager, all partitions get INVALID_PRODUCER_ID_MAPPING."""
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
-    node.topics.create("t", 3, {})
+    node.log_dir.create_topic("t", partitions=3, config={})
     batches = (data_of(7), data_of(7), data_of(*other))
     parts = [PartitionProduceData(index=n, records=data) for n, data in enumerate(batches)]
     request = ProduceRequest(
@@ -70,7 +70,7 @@ def test_batches_of_two_producers_are_refused_together(
 def test_an_open_unused_partition_has_a_guard(tmp_path: Path) -> None:
     """A partition may be open and unused: it was just created, or opened for another request."""
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
-    node.topics.create("t", 1, {})
+    node.log_dir.create_topic("t", partitions=1, config={})
     node.log_dir.log(*PLACE)
     assert node.partitions.find_used(*PLACE) is None
     guards = {}

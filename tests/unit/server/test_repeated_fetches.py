@@ -8,6 +8,7 @@ from weakref import ref
 import pytest
 from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker, Row
 from tests.unit.server.steps import steps
+from tests.worlds.brokers.topics import delete_topic
 
 from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.record.builder import build_batch
@@ -137,7 +138,7 @@ def test_a_recreated_topic_is_another_one(broker: Broker, version: int) -> None:
     frame = broker.frame(version, asked)
     broker.compare(frame)
     broker.compare(frame)
-    broker.node.topics.delete("t")
+    delete_topic(broker.node, "t")
     broker.compare(frame)
     broker.create("t")
     broker.append("t", 0, 20_000)
@@ -148,10 +149,10 @@ def test_a_recreated_topic_is_another_one(broker: Broker, version: int) -> None:
 @pytest.mark.parametrize("version", [12, 16])
 def test_deleted_topics_are_not_kept_in_memory(broker: Broker, version: int) -> None:
     broker.compare(broker.frame(version, with_records(broker)))
-    broker.node.topics.create("passing", 1)
+    broker.node.log_dir.create_topic("passing", partitions=1)
     kept = ref(broker.partition("passing", 0))
     broker.say(broker.connection, broker.frame(version, [("passing", [(0, 0)])]))
-    broker.node.topics.delete("passing")
+    delete_topic(broker.node, "passing")
     broker.create("next")
     broker.say(broker.connection, broker.frame(version, [("next", [(0, 0)])]))
     gc.collect()
@@ -218,7 +219,7 @@ def test_damaged_frames_say_the_same(broker: Broker, version: int) -> None:
 def test_records_of_each_length_get_the_same_response(broker: Broker, bits: int) -> None:
     """From 2^7, 2^14 and 2^21 on, the varint with the size of the records takes one more byte."""
     settings = {"max.message.bytes": "4000000"}
-    broker.node.topics.create("large", 1, config=settings)
+    broker.node.log_dir.create_topic("large", partitions=1, config=settings)
     overhead = len(build_batch([NewRecord(value=b"", timestamp=NOW_MS)]))
     for size in range((1 << bits) - 6, (1 << bits) + 3):
         end = broker.append("large", 0, size - overhead)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import examples
 from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker
+from tests.worlds.brokers.topics import delete_topic
 
 from tidelog.errors import StorageFailure
 from tidelog.record.builder import build_batch, build_end_marker
@@ -54,7 +55,7 @@ class Life:
         """Choose a partition; if it has failed, recreate its topic. Return the partition."""
         place = self.some()
         if self.broker.partition(*place).failure is not None:
-            self.broker.node.topics.delete(place[0])
+            delete_topic(self.broker.node, place[0])
             self.broker.create(place[0])
             self.forget(place[0])
             assert self.broker.partition(*place).failure is None
@@ -111,7 +112,7 @@ class Life:
 
     def make_anew(self) -> None:
         topic = self.rng.choice(TOPICS)
-        self.broker.node.topics.delete(topic)
+        delete_topic(self.broker.node, topic)
         self.broker.compare(self.request())
         self.broker.create(topic)
         self.forget(topic)

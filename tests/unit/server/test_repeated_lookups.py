@@ -35,7 +35,7 @@ TIMES = st.sampled_from(
 
 def take_three(node: Node) -> None:
     """Write records with times 1, 2, 3 s to the first of three partitions; open the first two."""
-    node.topics.create(TOPIC, 3)
+    node.log_dir.create_topic(TOPIC, partitions=3)
     log = node.partitions.get(TOPIC, 0).log
     log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
     node.partitions.get(TOPIC, 0).advance()

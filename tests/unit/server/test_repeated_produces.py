@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.server.steps import steps
 from tests.worlds.brokers.outcomes import outcome
+from tests.worlds.brokers.topics import delete_topic
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
@@ -64,7 +65,7 @@ class Broker:
     def __init__(self, folder: Path) -> None:
         env = Env(clock=ManualClock(NOW_MS))
         self.node: Node = open_node(str(folder), BrokerConfig.parse({})[0], env=env)
-        info = self.node.topics.create(TOPIC, 3)
+        info, _ = self.node.log_dir.create_topic(TOPIC, partitions=3)
         self.topic_id = info.topic_id or NO_UUID
         for number in range(2):
             self.node.partitions.get(TOPIC, number)
@@ -185,7 +186,7 @@ def test_a_request_that_waits_for_a_flush_keeps_no_records(
     pair: tuple[Broker, Broker], *, is_repeated: bool
 ) -> None:
     node, connection = pair[0].node, pair[0].connection
-    node.topics.create("flushed", 1, {"flush.messages": "2"})
+    node.log_dir.create_topic("flushed", partitions=1, config={"flush.messages": "2"})
     log = node.partitions.get("flushed", 0).log
     frame = frame_of(pair[0], 9, [(0, timed_batch(b"1"))], topic="flushed")
 
@@ -235,8 +236,8 @@ def test_a_recreated_topic_is_looked_up_again(pair: tuple[Broker, Broker]) -> No
     broker = pair[0]
     frame = frame_of(broker, 9, [(0, timed_batch(b"1"))])
     said = [broker.say(frame) for _ in range(3)]
-    broker.node.topics.delete(TOPIC)
-    broker.node.topics.create(TOPIC, 3)
+    delete_topic(broker.node, TOPIC)
+    broker.node.log_dir.create_topic(TOPIC, partitions=3)
     log = broker.node.partitions.get(TOPIC, 0).log
     assert broker.say(frame) == said[0]
     assert log.log_end_offset == 1

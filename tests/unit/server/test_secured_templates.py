@@ -17,6 +17,7 @@ from tests.core import examples
 from tests.unit.server.fetching import LENGTH_BYTES, NOW_MS, TOPICS
 from tests.unit.server.fetching import Broker as Fetching
 from tests.unit.server.steps import steps
+from tests.worlds.brokers.topics import delete_topic
 
 from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import LIST_OFFSETS, PRODUCE
@@ -265,7 +266,7 @@ class Life:
         topic = self.rng.choice(TOPICS)
         if self.rng.random() < 0.3:
             for broker in self.pair.brokers:
-                broker.node.topics.delete(topic)
+                delete_topic(broker.node, topic)
                 broker.create(topic)
 
     def ask(self, kind: int, version: int) -> None:

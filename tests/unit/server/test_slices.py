@@ -171,7 +171,7 @@ async def _pieces(node: Node, request: ReceivedRequest, response: LargeResponse)
 
 
 def test_open_partitions_take_kernels_in_slices(node: Node) -> None:
-    node.topics.create("many", COUNT)
+    node.log_dir.create_topic("many", partitions=COUNT)
     for number in range(COUNT):
         node.partitions.get("many", number)
     turns = asyncio.run(turns_of_others(use_kernels(node)))[1]

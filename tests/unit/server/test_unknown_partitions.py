@@ -41,7 +41,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         raise AssertionError("the nearest name is looked for")
 
     with opened_node(tmp_path) as node:
-        node.topics.create("flights", 2)
+        node.log_dir.create_topic("flights", partitions=2)
         monkeypatch.setattr(difflib, "get_close_matches", refuse)
         yield node
 

@@ -12,6 +12,7 @@ from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from tests.faults import Fault, FaultKind, seeded_env
 from tests.faults.later import Later
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.waiting import Patience, turn_until
 
 from tidelog.config import BrokerConfig
@@ -213,7 +214,7 @@ class World:
         """Create, extend and delete topics until these alone exist; an id depends on the name."""
         log_dir, known = self.node.log_dir, self.node.topics
         for name in set(known.names()) - {OFFSETS_TOPIC, *partitions}:
-            known.delete(name)
+            delete_topic(self.node, name)
         for name, count in partitions.items():
             info = known.find(name)
             if info is None:

@@ -77,7 +77,7 @@ def node_fixture(
             env = replace(env, files=request.getfixturevalue("disk"))
         with opened_node(_folder(request, scope), settings, env=env) as node:
             for name, partitions in (topics or {}).items():
-                node.topics.create(name, partitions)
+                node.log_dir.create_topic(name, partitions=partitions)
             if prepare is not None:
                 prepare(node)
             yield node
@@ -148,7 +148,7 @@ def offset_states(partition: SharePartition) -> list[StateBatch]:
 
 
 def _create(node: Node, name: str, partitions: int) -> None:
-    node.topics.create(name, partitions)
+    node.log_dir.create_topic(name, partitions=partitions)
 
 
 def _folder(request: pytest.FixtureRequest, scope: Scope) -> Path:

@@ -48,7 +48,9 @@ class Ours:
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        self._broker.call(lambda node: node.topics.create(name, partitions, settings))
+        self._broker.call(
+            lambda node: node.log_dir.create_topic(name, partitions=partitions, config=settings)
+        )
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
         return client_settings(self.bootstrap, **more)

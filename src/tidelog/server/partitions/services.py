@@ -100,7 +100,7 @@ class Services:
         self.reads = Work(READ_THREADS)
         syncs_all = config.tidelog_durability is Durability.FSYNC
         self.partitions = Partitions(log_dir, self.work, syncs_all=syncs_all)
-        self.topics = Topics(log_dir, self.partitions, config)
+        self.topics = Topics(log_dir, self.partitions)
         self.topics.on_deleted.append(lambda info: self.metrics.forget_topic(info.name))
         self.producer_ids = ProducerIds(log_dir, self.work)
         self.closers: list[Callable[[], None]] = []

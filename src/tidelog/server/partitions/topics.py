@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
-from tidelog.config import BrokerConfig
 from tidelog.errors import StorageFailure
 from tidelog.server.partitions.partitions import Partitions
 from tidelog.server.runtime.threads import Work
@@ -32,10 +31,9 @@ class Topics:
         on_deleted: Functions that are called with the last state of each deleted topic.
     """
 
-    def __init__(self, log_dir: LogDir, partitions: Partitions, config: BrokerConfig) -> None:
+    def __init__(self, log_dir: LogDir, partitions: Partitions) -> None:
         self._log_dir = log_dir
         self._partitions = partitions
-        self._config = config
         self._topics: Mapping[str, TopicInfo] = {}
         self._names: dict[UUID, str] = {}
         # Lock that is held while topics or their settings are changed, and while an offline
@@ -60,36 +58,6 @@ class Topics:
             self._names = {info.topic_id: name for name, info in topics.items() if info.topic_id}
         name = self._names.get(topic_id)
         return None if name is None else topics.get(name)
-
-    def create(
-        self,
-        name: str,
-        partitions: int | None = None,
-        config: Mapping[str, str] | None = None,
-    ) -> TopicInfo:
-        """Create a topic; raises the errors of `LogDir.create_topic`.
-
-        Args:
-            name: Name of the topic.
-            partitions: Number of partitions; None for `num.partitions`.
-            config: Settings of the topic.
-        """
-        count = self._config.num_partitions if partitions is None else partitions
-        return self._log_dir.create_topic(name, partitions=count, config=config)[0]
-
-    def delete(self, name: str) -> list[str]:
-        """Delete a topic. The caller has to remove the topic's renamed directories.
-
-        Raises the errors of `TopicAdmin.hide`.
-
-        Returns:
-            Paths of the renamed directories, to remove in a thread with
-            `TopicAdmin.remove_set_aside`.
-        """
-        info = self._log_dir.topic(name)
-        directories = self.hide([name])()
-        self.notify_deleted(info)
-        return directories
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
         """Hide topics and close their partitions, so that requests that wait for them end.

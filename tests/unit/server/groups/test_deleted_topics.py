@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from tests.unit.server.groups.test_shards import committed, running_node, until_loaded
 from tests.unit.server.loops import on_a_loop
+from tests.worlds.brokers.topics import delete_topic
 
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
 from tidelog.error_codes import ErrorCode
@@ -61,8 +62,8 @@ class World:
 
     def make_anew(self) -> None:
         """Delete the topic and create a new one with its name; the cleanup runs later."""
-        self.node.topics.delete(TOPIC)
-        self.node.topics.create(TOPIC)
+        delete_topic(self.node, TOPIC)
+        self.node.log_dir.create_topic(TOPIC)
 
     def commit(self, offset: int, *groups: str, topic_id: UUID | None = None) -> None:
         """Commit an offset of the present topic, or of a topic with another id."""
@@ -106,7 +107,7 @@ async def world(path: Path, files: FileSystem | None = None) -> AsyncIterator[Wo
         await node.groups.topic.ensure_topic()
         await until_loaded(node.groups)
         if node.topics.find(TOPIC) is None:
-            node.topics.create(TOPIC)
+            node.log_dir.create_topic(TOPIC)
         yield World(node, clock)
 
 
@@ -224,13 +225,13 @@ def test_a_topic_may_be_deleted_while_the_transaction_coordinator_responds(
         async with world(path) as it:
 
             async def verify(*asked: Iterable[TopicPartition], add: bool) -> object:
-                it.make_anew() if is_new else it.node.topics.delete(TOPIC)
+                it.make_anew() if is_new else delete_topic(it.node, TOPIC)
                 it.finish()
                 if is_new:
                     it.commit(42, LAST)
                 return dict.fromkeys(asked[-1], ErrorCode.NONE)
 
-            it.node.topics.create("ships")
+            it.node.log_dir.create_topic("ships")
             monkeypatch.setattr(it.node.transactions, "verify_or_add", verify)
             assert await offered(it, 7, TOPIC, "ships") == {
                 TOPIC: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -18,6 +18,7 @@ from tests.unit.server.groups.test_deleted_topics import (
 )
 from tests.unit.server.groups.test_shards import fail, running_node, until_loaded
 from tests.unit.server.loops import on_a_loop
+from tests.worlds.brokers.topics import delete_topic
 
 from tidelog.env import Env
 from tidelog.error_codes import ErrorCode
@@ -53,7 +54,7 @@ def test_groups_that_are_loaded_after_a_deletion_have_no_offsets_of_the_topic(
             it.commit(5, *NAMES[:-1])
             it.commit(6, LAST, topic_id=NO_UUID)
         async with starting(path) as it:
-            it.make_anew() if is_new else it.node.topics.delete(TOPIC)
+            it.make_anew() if is_new else delete_topic(it.node, TOPIC)
             await loaded(it)
             assert it.left() == {}
         assert await left_after_restart(path) == {}
@@ -126,7 +127,7 @@ async def test_a_share_group_that_is_loaded_shares_it_no_more(tmp_path: Path) ->
         asked = HeartbeatRequest(group_id=FIRST, member_id="A", epoch=0, topics=frozenset({TOPIC}))
         assert (await it.node.groups.shares.heartbeat(asked)).code is ErrorCode.NONE
     async with starting(tmp_path) as it:
-        it.node.topics.delete(TOPIC)
+        delete_topic(it.node, TOPIC)
         await loaded(it)
         group = it.node.groups.find(FIRST)
         assert isinstance(group, ShareGroup)

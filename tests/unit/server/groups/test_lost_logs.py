@@ -16,6 +16,7 @@ from tests.unit.server.groups.test_shards import (
     until_loaded,
 )
 from tests.unit.server.loops import on_a_loop
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.env import Env
@@ -175,7 +176,7 @@ async def test_a_deleted_topic_has_no_watchers(tmp_path: Path) -> None:
         commit(node.groups, 1)
         partition = partition_of(node)
         assert len(partition._watchers) == 1
-        node.topics.delete(OFFSETS_TOPIC)
+        delete_topic(node, OFFSETS_TOPIC)
         assert len(partition._watchers) == 0
         with suppress(Closed):
             partition.log.flush()

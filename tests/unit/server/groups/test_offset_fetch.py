@@ -42,7 +42,7 @@ async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
     async with running_node(path) as node:
         await node.groups.topic.ensure_topic()
         for name in (TOPIC, "ships"):
-            node.topics.create(name, 4)
+            node.log_dir.create_topic(name, partitions=4)
         commits = [
             Commit(TOPIC, FORMER, 7, 3, "old", UUID(int=1)),
             Commit(TOPIC, UNKNOWN, 8, topic_id=NO_UUID),

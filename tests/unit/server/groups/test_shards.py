@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.faults.hooked import FailingDisk
 from tests.unit.server.loops import on_a_loop
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
@@ -142,7 +143,7 @@ async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path
     import_coordinators(with_transactions=True)
     async with running_node(tmp_path) as node:
         await node.groups.topic.ensure_topic()
-        node.topics.create("flights", 1)
+        node.log_dir.create_topic("flights", partitions=1)
     async with running_node(tmp_path, authorizer_class_name=STANDARD_AUTHORIZER) as node:
         assert node.groups.topic.error_for(GROUP) is LOADING
         assert node.authorizer is not None
@@ -269,12 +270,12 @@ async def test_a_failed_sync_acknowledges_no_write(tmp_path: Path) -> None:
 async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.groups.topic.ensure_topic()
-        node.topics.create("flights")
+        node.log_dir.create_topic("flights")
         commit(node.groups, 1)
-        node.topics.delete("flights")
+        delete_topic(node, "flights")
         assert committed(node.groups) is None
         assert node.groups.find(GROUP) is not None
-        node.topics.delete(OFFSETS_TOPIC)
+        delete_topic(node, OFFSETS_TOPIC)
         assert node.groups.find(GROUP) is None
         assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert await node.groups.topic.ensure_topic() is ErrorCode.NONE

@@ -51,7 +51,7 @@ async def ask(node: Node) -> ErrorCode:
 async def test_groups_wait_until_a_damaged_file_is_repaired(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
     async with running_node(tmp_path, Env(clock=clock)) as node:
-        node.topics.create("flights")
+        node.log_dir.create_topic("flights")
     file = tmp_path / GROUPS_FILE
     file.write_text("{")
     async with running_node(tmp_path, Env(clock=clock)) as node:
@@ -116,7 +116,7 @@ async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_
     clock, disk = ManualClock(1_000_000), ShutTopic()
     disk.is_shut = False
     async with running_node(tmp_path, Env(clock=clock)) as node:
-        node.topics.create("flights")
+        node.log_dir.create_topic("flights")
         node.partitions.get("flights", 0)
     write_group_offsets(os_env().files, str(tmp_path), KEPT)
     async with running_node(tmp_path, Env(clock=clock, files=disk)) as node:
@@ -137,7 +137,7 @@ async def test_offsets_with_long_metadata_are_divided_into_batches(tmp_path: Pat
     """One batch with all commits would be larger than `max.message.bytes`."""
     count = 300
     async with running_node(tmp_path) as node:
-        node.topics.create("flights", count)
+        node.log_dir.create_topic("flights", partitions=count)
     offsets = [GroupOffset("flights", number, 0, 0, "m" * 4_000) for number in range(count)]
     write_group_offsets(os_env().files, str(tmp_path), GroupOffsets(0, {GROUP: offsets}))
     async with running_node(tmp_path) as node:
@@ -149,7 +149,7 @@ async def test_offsets_with_long_metadata_are_divided_into_batches(tmp_path: Pat
 @on_a_loop
 async def test_offsets_that_the_topic_refuses_are_not_forgotten(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        node.topics.create("flights")
+        node.log_dir.create_topic("flights")
         await ask(node)
         node.log_dir.topic_admin.alter(OFFSETS_TOPIC, {"max.message.bytes": "10"})
     write_group_offsets(os_env().files, str(tmp_path), KEPT)
@@ -181,7 +181,7 @@ async def promoted(node: Node) -> None:
 async def standby() -> DamageFileSystem:
     files = DamageFileSystem(clock=ManualClock(1_000_000))
     async with node_on(files) as node:
-        node.topics.create("flights")
+        node.log_dir.create_topic("flights")
     write_group_offsets(files, PLACE, KEPT)
     files.settle()
     return files

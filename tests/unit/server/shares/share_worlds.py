@@ -266,7 +266,7 @@ async def world(
     node = open_node(str(path), config, env=env)
     try:
         if node.topics.find(TOPIC) is None:
-            node.topics.create(TOPIC, 3)
+            node.log_dir.create_topic(TOPIC, partitions=3)
         made = World(node, clock)
         assert await node.groups.topic.ensure_topic() is ErrorCode.NONE
         await turn_until(lambda: node.groups.topic.error_for(GROUP) is ErrorCode.NONE)

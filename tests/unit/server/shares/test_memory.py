@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import GROUP, TOPIC, Member, acquired, of, said, world
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.waiting import turn_until
 
 from tidelog.error_codes import ErrorCode
@@ -31,7 +32,7 @@ async def test_a_group_that_is_not_loaded_is_left_out(path: Path) -> None:
     async with world(path) as it:
         it.produce(1)
         one = it.member()
-        it.node.topics.delete("__consumer_offsets")
+        delete_topic(it.node, "__consumer_offsets")
         response = await one.fetch(0)
         assert (response.error_code, response.responses) == (0, [])
         assert len(it.node.shares._live) == 0

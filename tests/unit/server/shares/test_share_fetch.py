@@ -17,6 +17,7 @@ from tests.unit.server.shares.share_worlds import (
     world,
 )
 from tests.worlds.brokers.running import share_states
+from tests.worlds.brokers.topics import delete_topic
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.runtime.counters import Counters
@@ -297,7 +298,7 @@ async def test_no_record_is_acquired_before_min_bytes_are_available(path: Path) 
 async def test_the_deletion_of_a_topic_ends_the_wait(path: Path) -> None:
     async with world(path) as it:
         waiting = await begun(it.member().fetch(0, wait_ms=500), it)
-        it.node.topics.delete(TOPIC)
+        delete_topic(it.node, TOPIC)
         data = of(await waiting)
         assert data is not None
         assert data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -426,7 +427,7 @@ async def test_deleting_the_state_topic_forgets_all_states(path: Path) -> None:
         it.produce(10)
         one = it.member()
         await one.fetch(0)
-        it.node.topics.delete("__share_group_state")
+        delete_topic(it.node, "__share_group_state")
         await turns()
         assert len(it.node.shares._live) == 0
         one.epoch = 0
@@ -441,9 +442,9 @@ async def test_the_state_of_a_topic_is_removed_with_it(path: Path) -> None:
         await one.fetch(0)
         await one.say(said(0, 4, ACCEPT))
         assert len(share_states(it.node, GROUP)) == 1
-        it.node.topics.delete(TOPIC)
+        delete_topic(it.node, TOPIC)
         assert share_states(it.node, GROUP) == []
-        it.node.topics.create(TOPIC, 3)
+        it.node.log_dir.create_topic(TOPIC, partitions=3)
 
 
 def fail_reads(call: str, path: str) -> None:

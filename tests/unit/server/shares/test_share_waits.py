@@ -19,6 +19,7 @@ from tests.unit.server.shares.share_worlds import (
     world,
 )
 from tests.unit.server.shares.test_isolation import end, write
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.error_codes import ErrorCode
@@ -292,7 +293,7 @@ async def test_fetches_end_if_the_topic_of_states_is_deleted(path: Path) -> None
     """If `__share_group_state` is deleted, waiting members get empty responses."""
     async with world(path) as it:
         fetches = await waiting(it, 3)
-        it.node.topics.delete("__share_group_state")
+        delete_topic(it.node, "__share_group_state")
         for each in fetches:
             assert (await each).responses == []
 

@@ -7,6 +7,7 @@ from typing import Final
 from tests.faults.hooked import FailingDisk
 from tests.unit.server.loops import on_a_loop, turns
 from tests.unit.server.transactions.worlds import ID, ONE, TIMEOUT_MS, TWO, world
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.waiting import turn_until
 
 from tidelog.error_codes import ErrorCode
@@ -265,7 +266,7 @@ async def test_the_commit_of_a_cancelled_request_is_completed(tmp_path: Path) ->
 async def test_a_deleted_log_removes_all_ids(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         producer = await it.init()
-        it.node.topics.delete(TRANSACTIONS_TOPIC)
+        delete_topic(it.node, TRANSACTIONS_TOPIC)
         assert not it.table
         assert await it.add(producer, ONE) is ErrorCode.NOT_COORDINATOR
         assert await it.coordinator.topic.ensure_topic() is ErrorCode.NONE

@@ -8,6 +8,7 @@ import pytest
 from tests.faults.hooked import HookedDisk
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.transactions.worlds import ONE, TWO, world
+from tests.worlds.brokers.topics import delete_topic
 from tests.worlds.waiting import Patience
 
 from tidelog.error_codes import ErrorCode
@@ -52,7 +53,7 @@ def test_a_marker_that_was_not_written_is_retried(
     async def check(path: Path) -> None:
         disk = ShutTopic(place)
         async with world(path, files=disk, offsets_topic_num_partitions="1") as it:
-            it.node.topics.create(place.topic, 1)
+            it.node.log_dir.create_topic(place.topic, partitions=1)
             disk.failure = failure
             producer = await it.init()
             await it.add(producer, ONE, place)
@@ -84,7 +85,7 @@ def test_no_transaction_is_blocked_without_a_partition_to_end(tmp_path: Path, re
             await it.add(producer, ELSEWHERE, TWO)
             log, ended = it.node.partitions.get("ships", 0).log, []
             if reason == "deleted":
-                it.node.topics.delete(ELSEWHERE.topic)
+                delete_topic(it.node, ELSEWHERE.topic)
             else:
                 is_later = reason == "a later producer"
                 log.end_transaction(

@@ -288,7 +288,7 @@ async def wander(seed: int, steps: int) -> None:
                 number += 1
                 name, topic = chance.choice(IDS), f"topic-{number}"
                 bad = TopicPartition(topic, chance.randrange(PARTITIONS))
-                it.node.topics.create(topic, PARTITIONS)
+                it.node.log_dir.create_topic(topic, partitions=PARTITIONS)
                 if chance.random() < 0.3:
                     files.bad = bad
                 await step(it, chance, name, topic, decided, epochs[name])

@@ -57,7 +57,7 @@ class World:
     def create(self, topic: str, partitions: int) -> None:
         """Create a topic and open its partitions, so that no thread has to open them."""
         if self.node.topics.find(topic) is None:
-            self.node.topics.create(topic, partitions)
+            self.node.log_dir.create_topic(topic, partitions=partitions)
         for number in range(partitions):
             self.node.partitions.get(topic, number)
 
