@@ -10,7 +10,8 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.clusters.fake_leader import catch_up
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.env import os_env
+import tidelog
+from tidelog.env import Env, ManualClock, os_env
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.messages.list_offsets import (
@@ -30,6 +31,7 @@ from tidelog.standby.follower import Follower
 from tidelog.types import Codec, Header, NewRecord, TopicPartition
 
 TOPIC = "late"
+NOW = 1_700_000_000_000
 
 
 def put(broker: Broker, config: dict[str, str] | None = None) -> list[int]:
@@ -158,3 +160,29 @@ def test_any_client_gets_append_times_as_headers_if_the_topic_exposes_them(
     # Consumers get the append time as a header. If a Fetch requests append times, the response has
     # them in a field, and the batches are unchanged.
     assert AppendRuns(ask_times(broker)).time_of(0) == times[0]
+
+
+def test_ranges_of_rounded_append_times_are_those_of_the_directory(tmp_path: Path) -> None:
+    """Stored append times may be a step too early, so ranges begin a step early, too."""
+    data, clock = str(tmp_path / "data"), ManualClock(NOW)
+    config = {"tidelog.append.time.granularity.ms": "1000", "retention.ms": "-1"}
+    with tidelog.open(data, writable=True, env=Env(clock=clock)) as log:
+        log.create_topic("rounded", config=config)
+        for number in range(20):
+            log.append("rounded", [NewRecord(value=b"%d" % number)])
+            clock.advance(330)
+    with (
+        tidelog.open(data) as log,
+        tidelog.broker(data, settings={"log.initial.task.delay.ms": "3600000"}) as broker,
+        tidelog.connect(broker.bootstrap_servers) as cluster,
+    ):
+        for start in range(NOW, NOW + 6_000, 700):
+            for end in (start + 300, start + 1_500):
+                own = log.scan("rounded", start=start, end=end, clock="append")
+                expected = own.to_table()["offset"].to_pylist()
+                assert expected
+                wanted = cluster.scan("rounded", start=start, end=end, clock="append")
+                assert wanted.to_table()["offset"].to_pylist() == expected
+                assert wanted.count() == len(expected)
+                tail = cluster.tail("rounded", 99, start=start, end=end, clock="append")
+                assert [record.offset for _, record in tail] == expected

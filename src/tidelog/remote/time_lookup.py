@@ -236,6 +236,7 @@ def last_record_below(
 
 
 LOOKUP_CLOCK: Final = "tidelog.lookup.clock"
+_GRANULARITY: Final = "tidelog.append.time.granularity.ms"
 
 # Error codes for a client that is not authorized to read a topic's settings. After such an error
 # the setting is unknown, and brokers are assumed to search the topic on the record clock.
@@ -467,9 +468,9 @@ def plan_remote(
         raise InvalidRequest(f"empty time range: end {times[1]} ms is before start {times[0]} ms")
     marks = cluster.watermarks(names, isolation=isolation)
     spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
-    with_append_times: set[TopicPartition] = set()
+    stored_times: dict[TopicPartition, tuple[int, int]] = {}
     if times is not None and clock is ClockName.APPEND:
-        spans, with_append_times = _by_append_time(cluster, marks, times)
+        spans, stored_times = _by_append_time(cluster, marks, times)
     elif times is not None:
         spans = _by_create_time(cluster, marks, times)
     first = requested.start_offset or 0
@@ -487,7 +488,7 @@ def plan_remote(
             # to the time range. The split keeps its time range nevertheless if the broker returns
             # append times, because readers must leave out records between these offsets that have
             # no known append time.
-            time_range=times if clock is ClockName.RECORD or name in with_append_times else None,
+            time_range=times if clock is ClockName.RECORD else stored_times.get(name),
             isolation=isolation,
         )
         for name in names
@@ -522,25 +523,50 @@ def _by_create_time(
 
 def _by_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
-) -> tuple[dict[TopicPartition, tuple[int, int]], set[TopicPartition]]:
-    """Return offsets for a range of append times, and the partitions that have append times.
+) -> tuple[dict[TopicPartition, tuple[int, int]], dict[TopicPartition, tuple[int, int]]]:
+    """Return offsets for a range of append times, and the range of the stored append times.
 
-    The offsets of a partition start at the first record appended at or after the start time
-    (inclusive), and end at the first record appended at or after the end time (exclusive). The set
-    contains the partitions whose brokers return append times.
+    Stored append times may be rounded down. So, as in a directory, the range of a partition's
+    stored times begins up to one step early. The partition's offsets start at the first record with
+    such a time (inclusive), and end at the first record whose stored time is at or after the end
+    time (exclusive). The second mapping contains the partitions whose brokers return append times.
     """
+    slacks = {topic: _append_slack_ms(cluster, topic) for topic in {name.topic for name in marks}}
     if times[0] > 0:
         first = first_appended(cluster, marks, times[0])
     else:
         first = cluster.search_append_times(marks, 0)
-    behind = first_appended(cluster, marks, max(times[1], 0)) if times[1] < INT64_MAX else {}
+    behind: dict[TopicPartition, TimeMatch] = {}
+    for slack_ms in set(slacks.values()) if times[1] < INT64_MAX else ():
+        some = {name: mark for name, mark in marks.items() if slacks[name.topic] == slack_ms}
+        # Brokers subtract the step from the time of a search.
+        behind |= first_appended(cluster, some, max(times[1] + slack_ms, 0))
     spans = {}
     for name, mark in marks.items():
         start = _offset_of(first[name], mark) if times[0] > 0 else mark.start
         end = _offset_of(behind[name], mark) if name in behind else mark.end
         spans[name] = (max(start, mark.start), end)
-    with_append_times = {name for name in first if first[name].without_time is not None}
-    return spans, with_append_times
+    stored_times = {
+        name: (max(times[0] - slacks[name.topic], min(times[0], 0)), times[1])
+        for name in first
+        if first[name].without_time is not None
+    }
+    return spans, stored_times
+
+
+def _append_slack_ms(cluster: ClusterView, topic: str) -> int:
+    """Return by how many ms an append may be later than its stored append time.
+
+    If the client may not read the topic's settings, append times count as exact. Raises
+    ClusterFailure.
+    """
+    try:
+        step_ms = cluster.topic_settings(topic).get(_GRANULARITY)
+    except ClusterFailure as error:
+        if error.error_code not in _DENIED:
+            raise
+        return 0
+    return max(int(step_ms) - 1, 0) if step_ms is not None and step_ms.isdigit() else 0
 
 
 def _offset_of(answer: TimeMatch, mark: Watermarks) -> int:
