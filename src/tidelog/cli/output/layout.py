@@ -5,7 +5,7 @@ takes none. rich measures them; ASCII text, the usual case, is measured without 
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from tidelog.cli.output.column import Column, Kind
 from tidelog.lazy_dataclass import dataclass
@@ -134,12 +134,15 @@ def plan(
 
     1. Shorten the last text column, wrapped columns, keys and values. Also use the short form
        (`Layout.is_short`) if it makes columns narrower.
-    2. Return to the long form, and drop minor columns from the right.
+    2. Return to the long form, and drop minor columns.
     3. Shorten the other text columns.
-    4. Drop other columns from the right.
+    4. Drop other columns.
 
-    The first column is never dropped, but it is cut if necessary. Columns of sentences are neither
-    cut nor dropped.
+    Columns further to the left have priority. In steps 2 and 4, a column is dropped only if it does
+    not fit beside the columns that have priority over it, so a wide column may be dropped while
+    narrower columns to the right of it are shown. After step 4, minor columns are shown only if no
+    text column has to be shortened for them, except those of step 1. The first column is never
+    dropped, but it is cut if necessary. Columns of sentences are neither cut nor dropped.
 
     Args:
         columns: All columns.
@@ -164,22 +167,48 @@ def plan(
         fitted = _fitted(*some, everything, data, room)
         if fitted is not None:
             return Layout(everything, fitted, is_stacked=True, is_short=is_short)
-    droppable = [i for i in everything[:0:-1] if columns[i].kind is not Kind.PROSE]
-    has_prose = any(column.kind is Kind.PROSE for column in columns)
-    minors = [i for i in droppable if columns[i].is_minor]
-    others = [i for i in droppable if not columns[i].is_minor]
-    shown = list(everything)
     least = _sizes(columns, zone, cells, room, is_least=True)
-    for some, flexible, dropped in (
-        *((sizes, data, i) for i in minors),
-        *((least, texts, i) for i in [None, *([] if has_prose else others)]),
-    ):
-        if dropped is not None:
-            shown.remove(dropped)
-        fitted = _fitted(*some, shown, [i for i in flexible if i in shown], room)
-        if fitted is not None:
-            return Layout(tuple(shown), fitted, is_stacked=True)
+
+    def fit(shown: Sequence[int], *, is_least: bool) -> tuple[int, ...] | None:
+        some, flexible = (least, texts) if is_least else (sizes, data)
+        return _fitted(*some, shown, [i for i in flexible if i in shown], room)
+
+    shown = _kept(columns, fit)
+    fitted = fit(shown, is_least=False) or fit(shown, is_least=True)
+    if fitted is not None:
+        return Layout(tuple(shown), fitted, is_stacked=True)
+    has_prose = any(column.kind is Kind.PROSE for column in columns)
     return None if has_prose else Layout((0,), (room,), is_stacked=True)
+
+
+class _Fit(Protocol):
+    """Function that returns the widths of the shown columns; None if they don't fit."""
+
+    def __call__(self, shown: Sequence[int], *, is_least: bool) -> tuple[int, ...] | None: ...
+
+
+def _kept(columns: Sequence[Column], fit: _Fit) -> list[int]:
+    """Return the columns that a table keeps if not all of them fit; see steps 2 to 4 of `plan`.
+
+    With `is_least`, `fit` shortens all text columns, otherwise only those of step 1.
+    """
+
+    def filled(shown: Sequence[int], more: Sequence[int], *, is_least: bool) -> list[int]:
+        """Return `shown` with those columns of `more` that fit too, the first ones first."""
+        chosen = [*shown]
+        for i in more:
+            if fit(sorted([*chosen, i]), is_least=is_least) is not None:
+                chosen.append(i)
+        return sorted(chosen)
+
+    minors = [i for i, one in enumerate(columns) if i and one.is_minor]
+    minors = [i for i in minors if columns[i].kind is not Kind.PROSE]
+    shown = [i for i in range(len(columns)) if i not in minors]
+    has_prose = any(column.kind is Kind.PROSE for column in columns)
+    is_fitting = fit(shown, is_least=False) is not None or fit(shown, is_least=True) is not None
+    if not is_fitting and not has_prose:
+        shown = filled(shown[:1], shown[1:], is_least=True)
+    return filled(shown, minors, is_least=False)
 
 
 def _sizes(
