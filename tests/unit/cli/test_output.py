@@ -208,6 +208,64 @@ def test_a_narrow_table_has_the_day_of_a_rows_times_once() -> None:
     assert "2013-02-08 17:00:00  k" in printed(TWICE, rows, width=62)[-2]
 
 
+PAIRS = output.columns(output.number("offset"), output.key("key"), output.value("value"))
+
+
+def flight(number: int, day: int = 8) -> Row:
+    value = {"year": 2013, "month": 2, "day": day, "number": number, "carrier": "United"}
+    return [number, "N1", json.dumps(value, separators=(",", ":"))]
+
+
+def test_rows_whose_values_would_look_alike_show_where_they_differ() -> None:
+    rows = [flight(101), flight(205), [3, "N1", None], flight(206)]
+    assert printed(PAIRS, rows, width=66) == [
+        "OFFSET  KEY  VALUE",
+        '   101  N1   …"number":101,"carrier":"United"}',
+        '   205  N1   …"number":205,"carrier":"United"}',
+        "     3  N1   (null)",
+        '   206  N1   …"number":206,"carrier":"United"}',
+        '… at the start of value means {"year":2013,"month":2,"day":8,',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        (["same" * 20] * 2, ["samesamesamesamesam…"] * 2),
+        (["a" + "b" * 40, "c" + "b" * 40], ["a" + "b" * 18 + "…", "c" + "b" * 18 + "…"]),
+        (["0" * 30 + "1", "0" * 30 + "2"], ["…1", "…2"]),
+        (["{'a': " + "1" * 30, "{'a': " + "1" * 29 + "2"], ["…1", "…2"]),
+        (
+            ["{'a' : 1}, " + "x" * 18, "{'a' : 1}, " + "x" * 17 + "y"],
+            ["…" + "x" * 18, "…" + "x" * 17 + "y"],
+        ),
+    ],
+)
+def test_a_start_is_left_out_only_if_rows_differ_after_it(
+    values: list[str], shown: list[str]
+) -> None:
+    lines = printed(PAIRS, [[at, "k", value] for at, value in enumerate(values)], width=40)
+    assert [line.split(maxsplit=2)[2] for line in lines[1:3]] == shown
+
+
+@pytest.mark.parametrize("kind", [Format.TABLE, Format.JSON, Format.CSV])
+def test_only_a_table_that_fits_a_terminal_leaves_out_starts(kind: Format) -> None:
+    rows = [flight(101), flight(205)]
+    piped = printed(PAIRS, rows, kind)
+    assert "2013" in piped[-1]
+    assert printed(PAIRS, rows, kind, is_wide=True, width=66)[-1].count("2013") == 1
+
+
+def test_later_rows_keep_the_start_that_the_first_rows_have() -> None:
+    rows = [flight(number) for number in range(100, 600)]
+    lines = printed(PAIRS, [*rows, flight(600), flight(601, day=9)], width=66)
+    assert lines[502:504] == [
+        '   600  N1   …"number":600,"carrier":"United"}',
+        '   601  N1   {"year":2013,"month":2,"day":9,"…',
+    ]
+    assert sum(line.startswith("… at the start") for line in lines) == 1
+
+
 def test_a_later_heading_leaves_out_a_zone_that_would_widen_its_column() -> None:
     rows: list[Row] = [[0, STORM_MS, STORM_MS + 60_000, "k" * 20]] * 2
     lines = printed(TWICE, rows, width=50, zone=NEW_YORK)

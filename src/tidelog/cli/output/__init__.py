@@ -30,9 +30,10 @@ example of columns:
 - Tables fit the width of the terminal, or of COLUMNS if it is set. A text column or a minor column
   is left out if no row has a value in it. If a table is too wide, headings are stacked, the last
   text column is shortened, and minor columns are dropped; a line below the table names the dropped
-  columns. If a table has only one row and the row is too wide, it is written as a block. `--wide`,
-  which most commands with a format option have, turns this fitting off. A long table ends with the
-  number of its rows: "1,939 rows", or with `total` "40 of 1,939 rows".
+  columns. If cut keys or values would look alike, `…` replaces their common start. If a table has
+  only one row and the row is too wide, it is written as a block. `--wide`, which most commands with
+  a format option have, turns this fitting off. A long table ends with the number of its rows:
+  "1,939 rows", or with `total` "40 of 1,939 rows".
 - JSON and CSV have full precision and all columns. A time has two fields: `NAME` in ISO 8601,
   `NAME_ms` in ms. A partition is a number; the name of its topic is a separate field. An unknown or
   missing value is null in JSON, an empty cell in CSV.

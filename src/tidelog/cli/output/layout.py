@@ -4,10 +4,11 @@ Widths are display widths: a wide character takes two columns of the terminal, a
 takes none. rich measures them; ASCII text, the usual case, is measured without importing rich.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from tidelog.cli.output.column import Column, Kind
+from tidelog.cli.output.formatters import EMPTY, NULL
 from tidelog.lazy_dataclass import dataclass
 
 GAP: Final = "  "
@@ -16,7 +17,12 @@ GAP: Final = "  "
 _LAST_TEXT: Final = 16
 _DATA: Final = 12
 _OTHER_TEXT: Final = 10
-_ELLIPSIS: Final = "…"
+ELLIPSIS: Final = "…"
+# Shortest common start of a column's cells that an ellipsis replaces.
+_START_LEAST: Final = 8
+# Characters between fields, and between a field's name and its value.
+_FIELD_ENDS: Final = ",;{[|&"
+_NAME_ENDS: Final = ":= "
 
 
 def width_of(text: str) -> int:
@@ -35,10 +41,51 @@ def cut(text: str, width: int | None) -> str:
     if width <= 0:
         return ""
     if text.isascii():
-        return f"{text[: width - 1]}{_ELLIPSIS}"
+        return f"{text[: width - 1]}{ELLIPSIS}"
     from rich.cells import set_cell_size
 
-    return f"{set_cell_size(text, width - 1)}{_ELLIPSIS}"
+    return f"{set_cell_size(text, width - 1)}{ELLIPSIS}"
+
+
+def without_start(text: str, start: str) -> str:
+    """Replace the start of a text by an ellipsis; another text is returned unchanged."""
+    return f"{ELLIPSIS}{text[len(start) :]}" if text.startswith(start) else text
+
+
+def common_start(texts: Iterable[str], width: int) -> str:
+    """Return a common start of a column's cells that should be replaced by an ellipsis.
+
+    Return "" if all different cells differ in the first `width` columns of the terminal, or if
+    their common start is short. Cells without a value may lack the start.
+
+    The start ends between two fields, so that the first shown field keeps its name. If more cells
+    differ when it ends before a value, or anywhere, it ends there.
+    """
+    cells = {text for text in texts if text not in (NULL, EMPTY)}
+    seen = len({cut(text, width) for text in cells})
+    if seen == len(cells):
+        return ""
+    longest = _shared_start(min(cells), max(cells))
+    best = ""
+    for start in (_up_to(_FIELD_ENDS, longest), _up_to(_NAME_ENDS, longest), longest):
+        if len(start) >= _START_LEAST:
+            different = len({cut(without_start(text, start), width) for text in cells})
+            if different > seen:
+                best, seen = start, different
+    return best
+
+
+def _shared_start(first: str, last: str) -> str:
+    """Return the start of two texts; all texts between them in sorted order have it, too."""
+    pairs = enumerate(zip(first, last, strict=False))
+    end = next((at for at, (one, other) in pairs if one != other), min(len(first), len(last)))
+    return first[:end]
+
+
+def _up_to(ends: str, text: str) -> str:
+    """Return the text up to the last of these characters, with the spaces after it."""
+    end = 1 + max(map(text.rfind, ends))
+    return text[: len(text) - len(text[end:].lstrip(" "))]
 
 
 def folded(text: str, width: int) -> list[str]:

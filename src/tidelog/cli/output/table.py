@@ -9,11 +9,13 @@ from typing import Final
 
 from tidelog.amounts import plural
 from tidelog.cli.options import Format
-from tidelog.cli.output.column import Cell, Column, Row, fields
+from tidelog.cli.output.column import Cell, Column, Kind, Row, fields
 from tidelog.cli.output.formatters import NONE, cell_text, count_text
 from tidelog.cli.output.layout import (
+    ELLIPSIS,
     GAP,
     Layout,
+    common_start,
     cut,
     folded,
     headings,
@@ -21,6 +23,7 @@ from tidelog.cli.output.layout import (
     plan,
     width_of,
     without_days,
+    without_start,
 )
 from tidelog.cli.surroundings import Surroundings
 from tidelog.html_cells import visible
@@ -32,6 +35,8 @@ ROWS_AT_ONCE: Final = 500
 _ROWS_COUNTED: Final = 20
 # Minimum width of a value in a block.
 _VALUE_ROOM: Final = 10
+# Display width at which the line below a table cuts the common start of a column's cells.
+_START_WIDTH: Final = 120
 _BOLD: Final = "\x1b[1m{}\x1b[0m"
 _DIM: Final = "\x1b[2m{}\x1b[0m"
 # Number of terminal columns that a live table leaves free on the right, because a terminal shows ^C
@@ -292,10 +297,11 @@ class _Table(Writer):
         self._layout: Layout | None = None
         self._rows = 0
         self._cut: set[int] = set()  # columns whose cells were cut at the column's limit
+        self._starts: dict[int, str] = {}  # common starts of columns, which "…" replaces
 
     def holds(self, row: Row) -> bool:
         """Whether a row fits into the width with all columns shown and no cell cut."""
-        texts = self._texts(row)
+        texts = self._limited(self._texts(row))
         layout = self._plan([texts], [texts])
         if layout is None or len(layout.shown) < len(self._kept):
             return False
@@ -355,6 +361,10 @@ class _Table(Writer):
         hidden = sorted(self._kept.difference(shown))
         if hidden or cut_columns:
             self._note(self._wide_text(hidden, cut_columns))
+        for i, start in self._starts.items():
+            if i in shown:
+                text = cut(start.rstrip(), _START_WIDTH)
+                self._note(f"{ELLIPSIS} at the start of {self._shown[i].words} means {text}")
         self._stdout.flush()
 
     def _cut_columns(self) -> set[int]:
@@ -380,37 +390,67 @@ class _Table(Writer):
 
     def _note(self, text: str) -> None:
         """Write a line below the table."""
-        from textwrap import wrap
-
-        for line in wrap(text, self._room or len(text), break_on_hyphens=False):
+        for line in folded(text, self._room or width_of(text)):
             dim = _DIM.format(line) if self._surroundings.wants_colour else line
             self._stdout.write(f"{dim}\n")
 
     def _texts(self, row: Row) -> list[str]:
-        """Return the cells of a row as text, cut at the columns' limits."""
+        """Return the cells of a row as text."""
         pairs = _visible(self._surroundings, self._columns, row)
-        texts = [cell_text(column, cell, self._zone) for column, cell in pairs]
+        return [cell_text(column, cell, self._zone) for column, cell in pairs]
+
+    def _limited(self, texts: list[str]) -> list[str]:
+        """Return the cells of a row without the columns' common starts, cut at the limits."""
         if self._surroundings.is_wide:
             return texts
-        shown = [cut(text, one.limit) for text, one in zip(texts, self._shown, strict=True)]
-        if shown != texts:
-            self._cut.update(i for i, text in enumerate(texts) if shown[i] != text)
+        shorter = list(texts)
+        for i, start in self._starts.items():
+            shorter[i] = without_start(texts[i], start)
+        shown = [cut(text, one.limit) for text, one in zip(shorter, self._shown, strict=True)]
+        if shown != shorter:
+            self._cut.update(i for i, text in enumerate(shorter) if shown[i] != text)
         return shown
 
-    def _write_chunk(self, chunk: list[list[str]]) -> None:
-        shorts = chunk
-        if self._room is not None:
-            shorts = [without_days(self._shown, texts) for texts in chunk]
+    def _find_starts(self, layout: Layout | None, rows: list[list[str]]) -> dict[int, str]:
+        """Return the common starts of columns in which different cells would look alike.
+
+        Only keys and values on a terminal have such starts. A start is searched until it is found,
+        and is then used for all further rows.
+        """
+        if layout is None or self._room is None or self._surroundings.is_wide:
+            return {}
+        starts = {
+            i: common_start([texts[i] for texts in rows], min(width, self._shown[i].limit or width))
+            for i, width in zip(layout.shown, layout.widths, strict=True)
+            if self._shown[i].kind is Kind.DATA and i not in self._starts
+        }
+        return {i: start for i, start in starts.items() if start}
+
+    def _write_chunk(self, rows: list[list[str]]) -> None:
         before = self._layout
-        self._layout = layout = self._plan(chunk, shorts)
+        known = self._cells, self._shorts, set(self._kept), set(self._cut)
+        chunk, shorts, layout = self._laid_out(rows)
+        if starts := self._find_starts(layout, rows):
+            self._starts |= starts
+            self._cells, self._shorts, self._kept, self._cut = known
+            chunk, shorts, layout = self._laid_out(rows)
+        self._layout = layout
         if layout is None:
             self._write_blocks(chunk)
             return
         if before is None or replace(before, widths=()) != replace(layout, widths=()):
             self._write_heading(layout)
-        rows = shorts if layout.is_short else chunk
-        for texts in rows:
+        for texts in shorts if layout.is_short else chunk:
             self._stdout.writelines(f"{line}\n" for line in self._lines(layout, texts))
+
+    def _laid_out(
+        self, rows: list[list[str]]
+    ) -> tuple[list[list[str]], list[list[str]], Layout | None]:
+        """Return the cells of rows, the same cells in the short form, and the new layout."""
+        chunk = shorts = [self._limited(texts) for texts in rows]
+        if self._room is not None:
+            shorts = [without_days(self._shown, texts) for texts in chunk]
+        return chunk, shorts, self._plan(chunk, shorts)
 
     def _write_blocks(self, chunk: list[list[str]]) -> None:
         """Write each row as a block, with an empty line between blocks."""
