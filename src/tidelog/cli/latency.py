@@ -57,6 +57,11 @@ if TYPE_CHECKING:
 # Maximum number of rows by time in a table for people if --by is not given: three days of hours,
 # ten weeks of days, a year of weeks.
 HOUR_ROWS: Final = 75
+# Note below tables for people that have percentiles.
+PRECISION_NOTE: Final = (
+    f"percentiles are off by at most {RELATIVE_ERROR:.1%}, and rounded by at most another"
+    f" {RELATIVE_ERROR:.1%}"
+)
 # Default number of records that `--show records` prints.
 RECORDS_SHOWN: Final = 10
 
@@ -146,7 +151,9 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     A range is extended to whole hours of UTC. A record with a negative latency was appended before
     its create time, for example because the producer's clock was ahead; CLOCK AHEAD is the largest
     such difference. The latencies of finished segments come from their zone maps; active segments
-    are read. --show records also reads the records of the hours with the largest latencies.
+    are read. --show records also reads the records of the hours with the largest latencies. If
+    records appended within a short time have most of the latency, as after a bulk load of old
+    records, a line names this time, and the latency of the other records.
     """
     from tidelog.scan.latency import latest_records, whole_hours
 
@@ -416,7 +423,8 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     by: CalendarUnit | None,
     records: "list[LateRecord]",
 ) -> None:
-    from tidelog.scan.latency_verdict import latency_verdict, worst_line
+    from tidelog.scan.latency_loads import find_load
+    from tidelog.scan.latency_verdict import latency_verdict, load_line, worst_line
 
     kind, show = options.kind, _shown(options)
     output.print_verdict(surroundings, latency_verdict(topic, measured.total), kind)
@@ -425,7 +433,10 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     unit = options.by or CalendarUnit.HOUR
     if by is CalendarUnit.HOUR or options.by is not None:
         hours, step_ms = measured.by_unit, HOUR_MS
-    if line := worst_line(topic, hours, step_ms, options.zone, unit):
+    load = find_load(measured.by_hour)
+    if load is not None:
+        output.print_verdict(surroundings, load_line(topic, load, options.zone), kind)
+    if line := worst_line(topic, hours, step_ms, options.zone, unit, load):
         step = "; --by hour shows single hours" if step_ms > HOUR_MS else ""
         output.print_verdict(surroundings, f"{line}{step}", kind)
     if show is LatencyShow.HOURS:
@@ -456,10 +467,7 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
             " this error; all other numbers are exact"
         )
     elif measured.total.count and kind is Format.TABLE and show is not LatencyShow.RECORDS:
-        surroundings.note(
-            f"percentiles are off by at most {RELATIVE_ERROR:.1%}, and rounded by at most another"
-            f" {RELATIVE_ERROR:.1%}"
-        )
+        surroundings.note(PRECISION_NOTE)
 
 
 def topic_table(

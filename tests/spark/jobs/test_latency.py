@@ -103,7 +103,13 @@ def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     marks = tidelog(*arguments, "-o", "json").rows
     late = lateness(path, TopicPartition(TOPIC, 0), delays_ms=(1_000,))[TOPIC]
     assert [row["lost"] for row in marks] == [late.lost[1_000]]
-    assert "TOPIC" in tidelog("spark", "latency", path, "--show", "topics").out
+    precision = "note: percentiles are off by at most 1.6%, and rounded by at most another 1.6%"
+    for show in ("topics", "hours"):
+        table = tidelog("spark", "latency", path, "--show", show)
+        assert "TOPIC" in table.out
+        assert precision in table.err
+    assert precision not in tidelog("spark", "latency", path, "--show", "watermarks").err
+    assert precision not in ended.err
     wrong = tidelog("spark", "latency", path, "other")
     assert (wrong.code, "no topic other" in wrong.err or "other" in wrong.err) == (1, True)
 

@@ -390,6 +390,26 @@ class TestLatency:
         found = topic.ok("latency", "flights", "-o", "json", "--to", str(NOW)).objects
         assert [row["hour_ms"] for row in found] == [HOUR_START]
 
+    def test_a_bulk_load_is_named_below_the_verdict(self, topic: Cli) -> None:
+        topic.clock.advance(2 * HOUR)
+        old = [at(NOW - day * 24 * HOUR) for day in range(1, 121)]
+        for one in old:
+            topic.append(one)
+        result = topic.ok("latency", "flights")
+        line = (
+            "flights: 120 records (95.2%) appended from 2023-11-15 01:00:00 to 02:00:00 (UTC), as"
+            " by a bulk load, have at least 99% of the total latency; without them, half of the"
+            " records were appended within 10ms, 99% within 1h"
+        )
+        assert result.lines[1] == line
+        assert result.lines[2].startswith("flights: otherwise, the hour with the largest P99 began")
+        assert line in topic.ok("latency", "flights", "-o", "json").err
+        hours = topic.ok("latency", "flights", "--show", "hours", "--from", "-1h").lines
+        assert hours[1] == (
+            "flights: all records were appended from 2023-11-15 01:00:00 to 02:00:00 (UTC), as by a"
+            " bulk load of old records"
+        )
+
     def test_the_latency_of_an_empty_partition_is_unknown(self, topic: Cli) -> None:
         result = topic.ok("latency", "flights:1")
         assert result.lines[0].startswith("flights: no record of the range")

@@ -163,6 +163,18 @@ def test_units_far_apart_can_be_grouped() -> None:
     assert [*units] == [0, far]
 
 
+def test_the_page_names_a_bulk_load_and_the_precision_of_percentiles() -> None:
+    by_hour = LatencyByHour()
+    for day in range(1, 200):
+        by_hour.add(0, day * DAY_MS)
+        by_hour.add(day * HOUR_MS, 1_000)
+    result = LatencyResult({"t": TopicTimes(by_append=by_hour)}, 0, [])
+    text = page("data", result, None).html()
+    assert "t: 199 records (50%) appended from " in text
+    assert " to 01:00:00 (UTC), as by a bulk load, have at least 99% of the total latency" in text
+    assert "Percentiles are off by at most 1.6%, and rounded by at most another 1.6%." in text
+
+
 def late(records: int, *lateness_ms: int, lost: dict[int, int] | None = None) -> TopicLateness:
     return TopicLateness(
         records=records,

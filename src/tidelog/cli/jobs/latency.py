@@ -160,16 +160,23 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
 
 
 def _show(surroundings: Surroundings, request: Request, result: "LatencyResult") -> None:
-    """Print the verdict, a table, and notes."""
+    """Print the verdict, lines on bulk loads, a table, and notes."""
+    from tidelog.cli.latency import PRECISION_NOTE
     from tidelog.jobs.latency.tables import latencies_verdict
 
     kind, show = request.kind, shown_table(request.show, LatencyShow, request.kind)
     output.print_verdict(surroundings, latencies_verdict(result), kind)
+    for name, topic in result.topics.items():
+        for line in _load_lines(name, topic, request.zone):
+            output.print_verdict(surroundings, line, kind)
     is_table = kind is Format.TABLE
     columns, rows = people_table(result, show, request.zone) if is_table else table(result, show)
     output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
     for line in notes(result):
         surroundings.say(line)
+    has_latencies = any(topic.by_append for topic in result.topics.values())
+    if is_table and has_latencies and show is not LatencyShow.WATERMARKS:
+        surroundings.note(PRECISION_NOTE)
 
 
 def people_table(
@@ -215,14 +222,24 @@ def table(
     return TOPICS, topic_rows(result.topics)
 
 
-def lines(result: "LatencyResult") -> list[str]:
+def lines(result: "LatencyResult", zone: str | None) -> list[str]:
     """Return lines about each topic, and notes."""
     from tidelog.scan.latency_verdict import latency_verdict
 
-    return [
-        *(latency_verdict(name, one.by_append.total()) for name, one in result.topics.items()),
-        *notes(result),
-    ]
+    texts: list[str] = []
+    for name, topic in result.topics.items():
+        texts.append(latency_verdict(name, topic.by_append.total()))
+        texts += _load_lines(name, topic, zone)
+    return texts + notes(result)
+
+
+def _load_lines(name: str, topic: "TopicTimes", zone: str | None) -> Iterator[str]:
+    from tidelog.scan.latency_loads import find_load
+    from tidelog.scan.latency_verdict import load_line
+
+    load = find_load(topic.by_append)
+    if load is not None:
+        yield load_line(name, load, zone)
 
 
 def notes(result: "LatencyResult") -> list[str]:
@@ -253,13 +270,15 @@ def took(result: "LatencyResult", seconds: float) -> str:
 
 def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
     """Return the report."""
+    from tidelog.cli.latency import PRECISION_NOTE
+
     sections: list[Section] = [
         Text(
             "Latency is append time minus create time. It is shown by the hour of the append time"
             " and by the hour of the create time. A record with a negative latency was appended"
-            " before its create time."
+            f" before its create time. {PRECISION_NOTE.capitalize()}."
         ),
-        Items(lines(result), "In short"),
+        Items(lines(result, zone), "In short"),
     ]
     most = sorted(result.topics.items(), key=lambda item: -item[1].records)[:_PLOTTED]
     for name, topic in most:

@@ -1,0 +1,161 @@
+"""Finds a bulk load that causes most of a topic's latency.
+
+A bulk load appends many records within a short time, long after they were created. Its records
+dominate the topic's percentiles, which then hide the latency of all other records. The load is
+searched in the histograms by hour, so no record is read. The share of a load is a lower bound,
+computed from the bounds of the histograms' buckets; the number of its records is exact.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.lazy_dataclass import dataclass
+from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram, bucket_bounds
+
+# Minimum number of records of a load, and their minimum share of all records. A smaller group does
+# not change the 99th percentile of a topic.
+RECORDS_LEAST: Final = 100
+_RECORD_SHARE_LEAST: Final = 0.01
+# At least half of a load's records have a latency of at least this number of windows.
+_WINDOWS_LEAST: Final = 10
+# Without the load, the 99th percentile is smaller by at least this factor.
+_P99_FACTOR_LEAST: Final = 2
+# A span beside the window belongs to the load if the sum of its latencies is at least this share of
+# the average of the window's spans.
+_NEIGHBOR_SHARE: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A bulk load.
+
+    Attributes:
+        start_ms: Start of the window of append times, in ms, inclusive. The window consists of
+            whole spans of the histograms.
+        end_ms: End of the window, exclusive.
+        share: Lower bound of the load's share of the sum of all latencies, more than half. A
+            negative latency counts as 0.
+        records: Latencies of the records that were appended in the window.
+        others: Latencies of all other records.
+    """
+
+    start_ms: int
+    end_ms: int
+    share: float
+    records: LatencyHistogram
+    others: LatencyHistogram
+
+
+def find_load(by_hour: LatencyByHour) -> Load | None:
+    """Return the bulk load that causes most of the latency; None if there is none.
+
+    A window of consecutive spans contains a load if all of this is true:
+
+    - Its records have more than half of the sum of all latencies.
+    - It has at least 100 records, and 1 % of all records.
+    - Its records are old, and were created over a longer time than the window: at least half of
+      them have a latency of at least 10 windows, and their latencies differ by more than a window.
+    - It hides the latency of the other records, whose 99th percentile is at most half as large as
+      that of all records. This condition does not apply if there are no other records.
+    """
+    starts, spans = list(by_hour), list(by_hour.values())
+    sums = [_sum_bounds(histogram) for histogram in spans]
+    window = _shortest_window(starts, sums)
+    if window is None:
+        return None
+    first, end = _with_neighbors(window, starts, sums, by_hour.step_ms)
+    rest = sum(high for _, high in (*sums[:first], *sums[end:]))
+    low = sum(low for low, _ in sums[first:end])
+    load = Load(
+        start_ms=starts[first],
+        end_ms=starts[end - 1] + by_hour.step_ms,
+        share=low / (low + rest),
+        records=_merged(spans[first:end]),
+        others=_merged([*spans[:first], *spans[end:]]),
+    )
+    return load if _is_large(load) and _is_old(load) and _hides_others(load) else None
+
+
+def _is_large(load: Load) -> bool:
+    count = load.records.count
+    every = count + load.others.count
+    return count >= max(RECORDS_LEAST, _RECORD_SHARE_LEAST * every)
+
+
+def _is_old(load: Load) -> bool:
+    window_ms = load.end_ms - load.start_ms
+    records = load.records
+    old = sum(
+        count
+        for bucket, count in records.buckets.items()
+        if bucket_bounds(bucket)[0] >= _WINDOWS_LEAST * window_ms
+    )
+    return 2 * old >= records.count and records.max_ms - records.min_ms > window_ms
+
+
+def _hides_others(load: Load) -> bool:
+    if not load.others.count:
+        return True
+    (others_ms,) = load.others.percentiles((99,))
+    (every_ms,) = _merged([load.records, load.others]).percentiles((99,))
+    assert others_ms is not None
+    assert every_ms is not None
+    return _P99_FACTOR_LEAST * others_ms <= every_ms
+
+
+def _merged(histograms: Sequence[LatencyHistogram]) -> LatencyHistogram:
+    merged = LatencyHistogram()
+    for one in histograms:
+        merged.merge(one)
+    return merged
+
+
+def _sum_bounds(histogram: LatencyHistogram) -> tuple[int, int]:
+    """Return a lower and an upper bound of the sum of a histogram's positive latencies in ms."""
+    low = high = 0
+    for bucket, count in histogram.buckets.items():
+        least, most = bucket_bounds(bucket)
+        low += count * max(least, histogram.min_ms, 0)
+        high += count * max(min(most, histogram.max_ms), 0)
+    return low, high
+
+
+def _shortest_window(
+    starts: Sequence[int], sums: Sequence[tuple[int, int]]
+) -> tuple[int, int] | None:
+    """Return the shortest window [first, end) of spans with more than half of the latency.
+
+    Return None if no latency is positive.
+
+    Args:
+        starts: Start of each span in ms, ascending.
+        sums: Bounds of each span's sum of latencies.
+    """
+    best: tuple[int, int] | None = None
+    low, rest, end = 0, sum(high for _, high in sums), 0
+    for first in range(len(starts)):
+        while low <= rest and end < len(starts):
+            low, rest, end = low + sums[end][0], rest - sums[end][1], end + 1
+        if low <= rest:
+            break  # all further windows have less latency, too
+        if best is None or starts[end - 1] - starts[first] < starts[best[1] - 1] - starts[best[0]]:
+            best = first, end
+        low, rest = low - sums[first][0], rest + sums[first][1]
+    return best
+
+
+def _with_neighbors(
+    window: tuple[int, int], starts: Sequence[int], sums: Sequence[tuple[int, int]], step_ms: int
+) -> tuple[int, int]:
+    """Extend a window [first, end) by the adjacent spans that belong to the load, too."""
+    first, end = window
+    least = _NEIGHBOR_SHARE * sum(low for low, _ in sums[first:end]) / (end - first)
+    while first > 0 and starts[first - 1] + step_ms == starts[first]:
+        if sums[first - 1][0] < least:
+            break
+        first -= 1
+    while end < len(starts) and starts[end] == starts[end - 1] + step_ms:
+        if sums[end][0] < least:
+            break
+        end += 1
+    return first, end
