@@ -38,7 +38,18 @@ def note_missing(
     clock: ClockName,
     zone: str | None,
 ) -> None:
-    """Print notes if records of the requested ranges may have been removed from the log.
+    """Print the notes of `missing_notes`."""
+    for note in missing_notes(directory, ranges, clock, zone):
+        surroundings.note(note)
+
+
+def missing_notes(
+    directory: "Directory | RemoteDirectory",
+    ranges: Mapping[TopicPartition, Limits],
+    clock: ClockName,
+    zone: str | None,
+) -> Iterator[str]:
+    """Yield notes if records of the requested ranges may have been removed from the log.
 
     A range without any limit means the current log, so none of its records is missing.
     """
@@ -46,13 +57,11 @@ def note_missing(
     if not bounded:
         return
     starts = directory.beginning_offsets(list(bounded))
-    for note in _deleted_note(directory, bounded, starts, clock, zone):
-        surroundings.note(note)
+    yield from _deleted_note(directory, bounded, starts, clock, zone)
     topics, unreadable = _compacted_topics(directory, {name.topic for name in bounded})
-    for note in _compacted_note(_compacted_parts(directory, bounded, topics, clock)):
-        surroundings.note(note)
+    yield from _compacted_note(_compacted_parts(directory, bounded, topics, clock))
     if unreadable:
-        surroundings.note(
+        yield (
             "whether compaction removed records of this range is unknown, because the settings of"
             f" {', '.join(unreadable)} can't be read"
         )

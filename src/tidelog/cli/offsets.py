@@ -1,5 +1,6 @@
 """`tidelog offsets` and `tidelog count`: look up offsets by time, and count records in a range."""
 
+from dataclasses import replace
 from enum import StrEnum
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -10,7 +11,7 @@ from tidelog.amounts import plural, verb
 from tidelog.arguments import KEYS_SHOWN, KeyOrder
 from tidelog.cli import output, times
 from tidelog.cli.count_keys import print_by_key, print_repeated
-from tidelog.cli.missing import Limits, note_missing
+from tidelog.cli.missing import Limits, missing_notes, note_missing
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -42,7 +43,7 @@ from tidelog.cli.places import (
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
-from tidelog.jobs.options import isolation
+from tidelog.jobs.options import CLOCK, isolation
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
 from tidelog.timespec.calendar import CalendarUnit
@@ -56,7 +57,7 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tidelog.directory import Directory
     from tidelog.frames import Scan
@@ -80,6 +81,31 @@ _isolation_option: Final = option_of(
 )
 
 
+class LookupClock(StrEnum):
+    """Clock by which `tidelog offsets` looks up a time."""
+
+    RECORD = "record"
+    APPEND = "append"
+    BOTH = "both"
+
+    @property
+    def clocks(self) -> tuple[ClockName, ...]:
+        """The clocks in the order of a partition's rows."""
+        return tuple(ClockName) if self is LookupClock.BOTH else (ClockName(self),)
+
+
+_lookup_clock_option: Final = option_of(
+    "clock",
+    LookupClock,
+    replace(
+        CLOCK,
+        text=f"{CLOCK.text.removesuffix('.')}; both: a row for each.",
+        default=LookupClock.RECORD,
+        choices=LookupClock,
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsOptions:
     """Options of `tidelog offsets`."""
@@ -89,7 +115,7 @@ class OffsetsOptions:
         "--at", required=True, metavar="TIME", help=f"{TIME_HELP}; or earliest, latest, max."
     )
     place: Place = declared_by(place_options)
-    clock: ClockName = declared_by(clock_option)
+    clock: LookupClock = declared_by(_lookup_clock_option)
     isolation: IsolationLevel = declared_by(_isolation_option)
     kind: Format = declared_by(format_option)
     zone: str | None = declared_by(zone_option)
@@ -99,6 +125,7 @@ class OffsetsOptions:
     "offsets",
     epilog=examples(
         "tidelog offsets flights --at '2013-02-08 12:00 America/New_York'",
+        "tidelog offsets flights --at -6h --clock both",
         "tidelog offsets flights --at -6h --clock append -o json",
         "tidelog offsets flights:0 --at latest --isolation read_committed",
         "tidelog offsets flights --at -6h --bootstrap broker:9092",
@@ -118,62 +145,88 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
             " finds records of open and aborted transactions; `tidelog read TOPIC:P --from TIME"
             " --isolation read_committed --limit 1` prints the first committed record"
         )
+    clocks = options.clock.clocks
+    if options.at in (EARLIEST, LATEST, MAX) and len(clocks) > 1:
+        raise UsageProblem(
+            f"--clock both applies to a time, not to --at {options.at}; leave it out"
+        )
     with open_topics(surroundings, options.place) as directory:
         names = chosen(topic, directory.partitions(topic), number)
         note_absent(surroundings, directory, topic, number, options.place.access)
         time_ms = None
         if options.at not in (EARLIEST, LATEST, MAX):
             time_ms = times.read_point(surroundings, options.at, options.zone)
-        matches = _matches(directory, names, time_ms, options)
+        matches = {clock: _matches(directory, names, time_ms, options, clock) for clock in clocks}
         ranges = dict.fromkeys(names, Limits(start_ms=time_ms))
-        _print_matches(surroundings, options, directory, dict(zip(names, matches, strict=True)))
-        note_missing(surroundings, directory, ranges, options.clock, options.zone)
+        _print_matches(surroundings, options, directory, matches)
+        notes = [
+            note
+            for clock in clocks
+            for note in missing_notes(directory, ranges, clock, options.zone)
+        ]
+    for note in dict.fromkeys(notes):
+        surroundings.note(note)
 
 
 def _print_matches(
     surroundings: Surroundings,
     options: OffsetsOptions,
     directory: "Directory | RemoteDirectory",
-    matches: dict[TopicPartition, TimeMatch],
+    matches: dict[ClockName, dict[TopicPartition, TimeMatch]],
 ) -> None:
-    """Print a row for each partition, and notes on records whose time is unknown."""
+    """Print a row for each partition and clock, and notes on records whose time is unknown."""
+    is_single = len(matches) == 1
+    time_name = next(iter(matches)).time_name if is_single else "time"
     columns = output.columns(
         output.detail("topic"),
-        output.number("partition", "offset"),
-        output.titled(**{options.clock.time_name: output.time("time")}),
+        output.number("partition"),
+        *(() if is_single else ("clock",)),
+        output.number("offset"),
+        output.titled(**{time_name: output.time("time")}),
         output.detail(output.number("leader_epoch")),
     )
-    missing = sum(match.hit is None for match in matches.values())
-    if missing:
-        partitions = f"{missing} of {plural(len(matches), 'partition')}"
-        verdict = f"{partitions} {verb(missing, 'has', 'have')} no record at or after {options.at}"
-        output.print_verdict(surroundings, verdict, options.kind)
-    rows = [_row(name, match.hit) for name, match in matches.items()]
+    for clock, by_partition in matches.items():
+        missing = sum(match.hit is None for match in by_partition.values())
+        if missing:
+            partitions = f"{missing} of {plural(len(by_partition), 'partition')}"
+            verdict = (
+                f"{partitions} {verb(missing, 'has', 'have')} no record at or after {options.at}"
+                f"{'' if is_single else f' on the {clock} clock'}"
+            )
+            output.print_verdict(surroundings, verdict, options.kind)
+    every = [(name, clock) for name in next(iter(matches.values())) for clock in matches]
+    rows = [
+        _row(name, () if is_single else (clock,), matches[clock][name].hit) for name, clock in every
+    ]
     if options.kind is Format.TABLE and surroundings.is_wide and options.place.access is None:
         columns += output.columns("segment_file")
-        for name, row in zip(matches, rows, strict=True):
-            row.append(_segment_file(cast("Directory", directory), name, row[2]))
+        for (name, clock), row in zip(every, rows, strict=True):
+            hit = matches[clock][name].hit
+            offset = None if hit is None else hit.offset
+            row.append(_segment_file(cast("Directory", directory), name, offset))
     # One number for each partition: how many records before the result have no known append time.
     # If the partition has no result, all of its records are counted. The number is None if brokers
     # don't report it.
     unknown: list[int | None] = []
-    if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
-        unknown = [match.without_time for match in matches.values()]
+    if ClockName.APPEND in matches and options.at not in (EARLIEST, LATEST):
+        unknown = [match.without_time for match in matches[ClockName.APPEND].values()]
         if options.kind is not Format.TABLE or surroundings.is_wide or any(unknown):
             columns += output.titled(without_append_time=output.count("without_time"))
-            for row, count in zip(rows, unknown, strict=True):
-                row.append(count)
+            for (name, clock), row in zip(every, rows, strict=True):
+                is_append = clock is ClockName.APPEND
+                row.append(matches[clock][name].without_time if is_append else None)
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
     total = sum(count or 0 for count in unknown)
+    on_clock = "" if is_single else f" on the {ClockName.APPEND} clock"
     if total:
         surroundings.note(
-            f"the append time of {plural(total, 'record')} before these offsets is unknown;"
-            f" {verb(total, 'this record', 'any of these records')} may match"
+            f"the append time of {plural(total, 'record')} before these offsets{on_clock} is"
+            f" unknown; {verb(total, 'this record', 'any of these records')} may match"
         )
     if None in unknown:
         surroundings.note(
-            "brokers don't report how many records before these offsets have no known append time;"
-            " any of these records may match"
+            f"brokers don't report how many records before these offsets{on_clock} have no known"
+            " append time; any of these records may match"
         )
 
 
@@ -194,35 +247,38 @@ def _matches(
     partitions: list[TopicPartition],
     time_ms: int | None,
     options: OffsetsOptions,
-) -> list[TimeMatch]:
+    clock: ClockName,
+) -> dict[TopicPartition, TimeMatch]:
     """Return the result for each partition; `time_ms` is None if `--at` is not a time."""
     if options.at == EARLIEST:
         starts = directory.beginning_offsets(partitions)
-        return [_bound(starts[p]) for p in partitions]
+        return {p: _bound(starts[p]) for p in partitions}
     if options.at == LATEST:
         ends = directory.end_offsets(partitions, isolation=options.isolation)
-        return [_bound(ends[p]) for p in partitions]
+        return {p: _bound(ends[p]) for p in partitions}
     if time_ms is None:
-        if options.clock is ClockName.APPEND:
+        if clock is ClockName.APPEND:
             raise UsageProblem(
                 "--at max is only for --clock record; on the append clock the last record has the"
                 " largest time"
             )
         largest = directory.max_timestamps(partitions)
-        return [TimeMatch(largest[p], 0) for p in partitions]
-    matches = directory.search_times(dict.fromkeys(partitions, time_ms), options.clock)
-    return [matches[p] for p in partitions]
+        return {p: TimeMatch(largest[p], 0) for p in partitions}
+    matches = directory.search_times(dict.fromkeys(partitions, time_ms), clock)
+    return {p: matches[p] for p in partitions}
 
 
 def _bound(offset: int) -> TimeMatch:
     return TimeMatch(OffsetAndTimestamp(offset, NO_TIMESTAMP), 0)
 
 
-def _row(name: TopicPartition, answer: OffsetAndTimestamp | None) -> list[Cell]:
-    partition: list[Cell] = [name.topic, name.partition]
+def _row(
+    name: TopicPartition, clock: "Sequence[Cell]", answer: OffsetAndTimestamp | None
+) -> list[Cell]:
+    start: list[Cell] = [name.topic, name.partition, *clock]
     if answer is None:
-        return [*partition, None, None, None]
-    return [*partition, answer.offset, answer.timestamp, answer.leader_epoch]
+        return [*start, None, None, None]
+    return [*start, answer.offset, answer.timestamp, answer.leader_epoch]
 
 
 class CountBy(StrEnum):

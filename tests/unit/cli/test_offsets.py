@@ -103,6 +103,41 @@ def test_a_table_counts_records_without_an_append_time_only_if_there_are_any(two
     assert [row.split()[-1] for row in rows] == ["2", "0"]
 
 
+def test_both_clocks_of_a_time_are_shown_by_one_command(two: Cli) -> None:
+    both = ("offsets", "flights", "--at", str(NOW), "--clock", "both")
+    *verdicts, heading, first, second, third, fourth = two.ok(*both).lines
+    assert verdicts == [
+        f"1 of 2 partitions has no record at or after {NOW} on the {clock} clock"
+        for clock in ("record", "append")
+    ]
+    assert heading.split() == ["PARTITION", "CLOCK", "OFFSET", "TIME", "(UTC)"]
+    assert first.split() == ["0", "record", "1", "2023-11-14", "22:13:20"]
+    assert second.split() == ["0", "append", "0", "2023-11-14", "22:13:20"]
+    assert [third.split(), fourth.split()] == [["1", "record", "-", "-"], ["1", "append", "-", "-"]]
+    objects = two.ok(*both, "-o", "json").objects
+    for clock in ("record", "append"):
+        single = two.ok("offsets", "flights", "--at", str(NOW), "--clock", clock, "-o", "json")
+        of_both = [one for one in objects if one["clock"] == clock]
+        assert of_both == [{"clock": clock, "without_time": None} | one for one in single.objects]
+    with tidelog.broker(str(two.data)) as broker:
+        remote = two.ok(*both, "--bootstrap", broker.bootstrap_servers)
+    assert remote.lines == two.ok(*both).lines
+
+
+@pytest.mark.parametrize("at", ["earliest", "latest", "max"])
+def test_both_clocks_are_refused_without_a_time(two: Cli, at: str) -> None:
+    result = two.run("offsets", "flights", "--at", at, "--clock", "both")
+    assert result.code == 3
+    assert f"--clock both applies to a time, not to --at {at}" in result.err
+
+
+def test_records_without_an_append_time_are_reported_beside_both_clocks(two: Cli) -> None:
+    two.data.joinpath("flights-0", "00000000000000000000.appendtime").unlink()
+    result = two.ok("offsets", "flights", "--at", "-2h", "--clock", "both")
+    assert [line.split()[-1] for line in result.lines[-4:]] == ["-", "2", "-", "0"]
+    assert "2 records before these offsets on the append clock is unknown" in result.err
+
+
 @pytest.mark.parametrize(
     "words", [("--during", "2023-11-14Z"), ("--from", "2023-11-14Z", "--to", "2023-11-15Z")]
 )
