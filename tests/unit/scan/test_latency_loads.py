@@ -55,17 +55,15 @@ def test_the_line_on_the_worst_hour_leaves_out_the_load() -> None:
 
 
 def test_a_load_over_midnight_has_both_days() -> None:
-    load = find_load(
-        by_hour([*STREAM, *((at + hour, *one) for at, *one in LOAD for hour in (-5, -4))])
-    )
+    spread = [(at + hour, ms, count) for at, ms, count in LOAD for hour in (-5, -4)]
+    load = find_load(by_hour([*STREAM, *spread]))
     assert load is not None
     assert " from 2013-02-09 23:00:00 to 2013-02-10 01:00:00 (UTC)" in load_line("t", load, None)
 
 
 def test_a_load_of_several_hours_is_found_whole() -> None:
-    load = find_load(
-        by_hour([*STREAM, *((40 + day % 3, *one) for day, (_, *one) in enumerate(LOAD))])
-    )
+    spread = [(40 + day % 3, ms, count) for day, (_, ms, count) in enumerate(LOAD)]
+    load = find_load(by_hour([*STREAM, *spread]))
     assert load is not None
     assert load.end_ms - load.start_ms == 3 * HOUR_MS
     assert load.records.count == 6_000
