@@ -240,7 +240,7 @@ def rows(follower: "Follower") -> list[list[Cell]]:
             copy.counts.size_bytes,
             sum(cut.end - cut.start for cut in copy.counts.truncations),
             sum(lost.end - lost.start for lost in copy.counts.lost),
-            None if copy.problem is None else str(copy.problem),
+            copy.reason,
         ]
         for _, copy in sorted(follower.copies.items())
     ]

@@ -546,12 +546,11 @@ def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
     lacking = [copy for copy in follower.copies.values() if copy.problem or not copy.is_caught_up]
     if needs_all and lacking:
         first = lacking[0]
-        problem = f"{first.problem}".removeprefix(f"{first.name}: ") if first.problem else ""
         lag = "? offsets" if first.lag is None else plural(first.lag, "offset")
         lack = f"{plural(len(follower.copies), 'partition')} {verb(len(lacking), 'lacks', 'lack')}"
         raise InvalidRequest(
             f"{len(lacking)} of {lack} records of {follower.leader_address}; {first.name}"
-            f"{f': {problem}' if problem else f' lacks {lag}'}. The standby continues"
+            f"{f': {first.reason}' if first.problem else f' lacks {lag}'}. The standby continues"
             " to follow; promote it without needs_all to give up the missing records"
         )
 
@@ -572,5 +571,5 @@ def _partition_state(copy: Copy) -> Result:
         "end": copy.log.log_end_offset,
         "high_watermark": copy.high_watermark,
         "lag": copy.lag,
-        "problem": None if copy.problem is None else str(copy.problem),
+        "problem": copy.reason,
     }

@@ -128,6 +128,11 @@ class Copy:
         self._ended: tuple[int, int] | None = None
         self._candidate: tuple[int, int] | None = None
 
+    @property
+    def reason(self) -> str | None:
+        """Text of `problem` without the partition's name at its beginning; None without one."""
+        return None if self.problem is None else str(self.problem).removeprefix(f"{self.name}: ")
+
     def led_by(self, led: LeaderPartition) -> None:
         """Set the leader and its epoch; if either changes, a new check is required."""
         if led != self.led:

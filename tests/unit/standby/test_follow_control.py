@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 from tests.faults import seeded_env
@@ -12,6 +12,7 @@ from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader, catch_up
 from tests.worlds.kafka.groups import Ended, tidelog
 from tests.worlds.waiting import Patience
 
+from tidelog.cli.follow import rows
 from tidelog.control.client import ControlClient, find_holder
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptMessage, DirectoryLocked, InvalidRequest
@@ -110,6 +111,17 @@ def test_status_has_the_position_of_every_partition(
             "problem": None,
         }
     ]
+
+
+def test_a_problem_does_not_repeat_the_partition_beside_it(
+    follower: Follower, path: str, threads: ThreadPoolExecutor
+) -> None:
+    follower.copies[P0].problem = CorruptMessage("t-0: the leader sent t-0 twice")
+    told = answered(follower, threads.submit(ask, path, ControlClient.status))
+    (partition,) = cast("list[dict[str, object]]", told["partitions"])
+    assert partition["problem"] == "the leader sent t-0 twice"
+    (row,) = rows(follower)
+    assert row[-1] == "the leader sent t-0 twice"
 
 
 def test_flush_makes_copied_records_durable(
