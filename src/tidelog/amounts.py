@@ -14,6 +14,8 @@ _DURATIONS: Final = (("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0))
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _KILO: Final = 1000
 _MINUTE_S: Final = 60
+# Durations are measured in whole ms.
+_SECONDS_MIN: Final = 0.001
 # An estimate of at least `_MANY` of a unit, such as 10 hours, is given in that unit alone. An
 # estimate of at least one unit but less than `_MANY` is given in that unit and the next smaller
 # unit (3h10m). An estimate in two units is rounded to the larger unit's step in `_STEPS_S`.
@@ -78,10 +80,20 @@ def bytes_text(size: float) -> str:
 
 
 def rate_text(number: float, seconds: float, unit: str = "records") -> str:
-    """Format a rate with three digits: `14,800 records/s`; 0 if no time has passed."""
-    rate = number / seconds if seconds > 0 else 0.0
-    digits = floor(log10(rate)) - 2 if rate > 0 else 0
-    return f"{round(rate, -digits):,.{max(min(-digits, 2), 0)}f} {unit}/s"
+    """Format a rate with two or three digits: `14,800 records/s`, `0.33 records/s`, `0.0046/s`.
+
+    A duration below 1 ms counts as 1 ms, the precision of the measured durations. So the rate of a
+    positive number is never 0.
+
+    Args:
+        number: Number of things.
+        seconds: The duration.
+        unit: Name of the things, before `/s`; empty to leave it out.
+    """
+    rate = number / max(seconds, _SECONDS_MIN)
+    power = floor(log10(rate)) if rate > 0 else 2
+    digits = power - 2 if power >= 0 else power - 1
+    return f"{round(rate, -digits):,.{max(-digits, 0)}f}{unit and f' {unit}'}/s"
 
 
 def share_text(share: float) -> str:

@@ -11,7 +11,7 @@ _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
 # Parts of a job's output: progress lines, speed in its result, start of Spark, process id.
 _PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)
 _SPEED: Final = re.compile(r"in \d+\.\d s: [\d,.]+ records/s")
-_BATCH: Final = re.compile(r"(batch \d+: [\d,]+ records), [\d,]+/s")
+_BATCH: Final = re.compile(r"(batch \d+: [\d,]+ records?), [\d,.]+/s")
 _STARTED: Final = re.compile(r"Spark \d+\.\d+\.\d+ is up at (\S+) after \d+\.\d s")
 _PROCESS: Final = re.compile(r"\bprocess \d+\b")
 # A port chosen by the system: five digits on Linux and macOS.

@@ -116,11 +116,14 @@ def test_nouns_and_verbs_agree_with_their_count() -> None:
     [
         (336_776, 22.8, "14,800 records/s"),
         (0, 3.0, "0 records/s"),
-        (5, 0.0, "0 records/s"),
+        (5, 0.0, "5,000 records/s"),
+        (0, 0.0, "0 records/s"),
+        (1, 217.0, "0.0046 records/s"),
         (1, 3.0, "0.33 records/s"),
         (32, 10.0, "3.20 records/s"),
         (12_345_678, 1.0, "12,300,000 records/s"),
     ],
 )
-def test_rates_have_three_digits(number: int, seconds: float, text: str) -> None:
+def test_rates_have_two_or_three_digits(number: int, seconds: float, text: str) -> None:
     assert rate_text(number, seconds) == text
+    assert rate_text(number, seconds, "") == text.replace(" records", "")

@@ -19,6 +19,7 @@ Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -109,6 +110,7 @@ class Finding:
         text: Description of the effect for the user, and of what to do.
         records: Number of affected records; None if unknown.
         remedy: Setting that prevents the loss, as `name=value`; empty if no setting does.
+        topic: Name of the target topic.
     """
 
     effect: Effect
@@ -116,6 +118,7 @@ class Finding:
     text: str
     records: Count | None = None
     remedy: str = ""
+    topic: str = ""
 
     @property
     def is_loss(self) -> bool:
@@ -155,7 +158,8 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
         findings += _timestamp_type(target, load)
         findings += _limits(target.config, load, now_ms)
         findings += _age(target.config, load, now_ms)
-    return sorted(findings, key=lambda finding: not finding.is_loss)
+    named = [replace(finding, topic=target.topic) for finding in findings]
+    return sorted(named, key=lambda finding: not finding.is_loss)
 
 
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
@@ -360,6 +364,24 @@ def _size(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
         )
 
 
+# Maximum number of topics that the line of a finding names.
+_TOPICS_NAMED: Final = 3
+
+
 def lines(findings: Iterable[Finding]) -> list[str]:
-    """Return a line of text for each finding; the line begins with the finding's effect."""
-    return [f"{finding.effect.value}: {finding}" for finding in findings]
+    """Return a line for each different finding: its effect, its topics and its text.
+
+    Findings with the same text on several topics have one line together.
+    """
+    topics: dict[tuple[str, str], dict[str, None]] = {}
+    for finding in findings:
+        topics.setdefault((finding.effect.value, str(finding)), {})[finding.topic] = None
+    return [f"{effect}: {_names(list(of))}{text}" for (effect, text), of in topics.items()]
+
+
+def _names(topics: Sequence[str]) -> str:
+    """Return the names of topics, followed by a colon; empty for findings without a topic."""
+    named = ", ".join(topics[:_TOPICS_NAMED])
+    more = len(topics) - _TOPICS_NAMED
+    others = f" and {plural(more, 'other topic')}" if more > 0 else ""
+    return f"{named}{others}: " if named else ""

@@ -49,9 +49,13 @@ OPTIONS: MirrorOptions = {
 }
 
 
-def done(number: int, records: int, *, was_done: bool = False) -> BatchDone:
+def done(number: int, records: int, *, was_done: bool = False, elapsed_ms: int = 500) -> BatchDone:
     return BatchDone(
-        batch_id=number, records=records, was_done=was_done, at_ms=1_000 * number, elapsed_ms=500
+        batch_id=number,
+        records=records,
+        was_done=was_done,
+        at_ms=1_000 * number,
+        elapsed_ms=elapsed_ms,
     )
 
 
@@ -115,6 +119,8 @@ def test_a_missing_topic_is_not_one_that_would_be_copied_into_itself(flights: Cl
 
 def test_the_line_about_a_batch() -> None:
     assert batch_line(done(3, 1_200)) == "batch 3: 1,200 records, 2,400/s"
+    assert batch_line(done(3, 1, elapsed_ms=4_000)) == "batch 3: 1 record, 0.25/s"
+    assert batch_line(done(3, 0)) == "batch 3: 0 records"
     told = batch_line(done(3, 1_200, was_done=True))
     assert told == "batch 3: 1,200 records were copied by an earlier run"
 

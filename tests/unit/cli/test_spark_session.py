@@ -166,7 +166,9 @@ def test_a_started_session_is_announced_and_stopped(
         assert session is cast("SparkSession", spark)
         assert spark.stops == []
     assert spark.stops == ["stopped"]
-    assert err.getvalue().startswith("Spark 4.9 is up at local[*] after ")
+    starting, started = err.getvalue().splitlines()
+    assert starting == "starting Spark at local[*]"
+    assert started.startswith("Spark 4.9 is up at local[*] after ")
 
 
 def test_an_existing_session_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from tidelog.jobs.mirror.places import (
 from tidelog.jobs.mirror.plan import MirrorPlan, plan_mirror
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
 from tidelog.jobs.place_topics import read_topic
-from tidelog.jobs.target_check import Effect, TargetLoses
+from tidelog.jobs.target_check import Effect, TargetLoses, lines
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
@@ -108,6 +108,19 @@ def test_old_records_are_refused_before_the_start_with_the_topic_that_keeps_them
     assert caught.value.target.created_with == kept
     assert not (tmp_path / "new").exists()
     check_start(plan, f"{tmp_path}/m", os_env(), create=True, force=True)
+
+
+def test_the_same_note_on_several_topics_is_one_line(tmp_path: Path) -> None:
+    """A mirror back from B to A begins at the log ends, so it can't count the records."""
+    source, target = make(f"{tmp_path}/b", "orders", 1), make(f"{tmp_path}/a", "orders", 1)
+    for place in (source, target):
+        make(place, "bills", 1)
+    plan = plan_mirror([source], ["orders", "bills"], target, checkpoint="m", start="latest")
+    sources = read_sources(plan, os_env())
+    _, findings = find_targets(plan, sources, os_env(), create=False, force=False, is_new_from=0)
+    texts = lines(findings)
+    assert texts
+    assert [text.split(": ")[:2] for text in texts] == [["note", "bills, orders"]] * len(texts)
 
 
 def test_a_restart_has_no_notes_on_records_that_it_did_not_count(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Effects of a target's settings on records: counts, and an error if records would be lost."""
 
+from dataclasses import replace
+
 import pytest
 
 from tidelog.config import TopicConfig
@@ -192,7 +194,25 @@ def test_a_loss_stops_the_job_unless_forced() -> None:
     assert caught.value.findings == tuple(findings)
     ensure(target(), findings, force=True)
     ensure(target(), [], force=False)
-    assert lines(findings)[0].startswith("refused: message.timestamp.after.max.ms")
+    assert lines(findings)[0].startswith("refused: flights: message.timestamp.after.max.ms")
+
+
+def test_equal_findings_on_several_topics_are_one_line_with_their_names() -> None:
+    written = ExpectedWrite()
+    topics = [f"t{number}" for number in range(6)]
+    found = [
+        finding
+        for topic in topics
+        for finding in check(replace(target(), topic=topic), written, NOW)
+    ]
+    unknown = "records with create times after 2023-11-14T23:13:20.000Z would be refused; their"
+    setting = "message.timestamp.after.max.ms=3600000"
+    assert lines(found) == [
+        f"note: t0, t1, t2 and 3 other topics: {setting}: {unknown} number is unknown"
+    ]
+    assert lines(found[:2] * 2) == [f"note: t0, t1: {setting}: {unknown} number is unknown"]
+    other = check(target(message_timestamp_after_max_ms="5"), written, NOW)
+    assert [line.split(":")[1] for line in lines([*found[:1], *other])] == [" t0", " flights"]
 
 
 def test_times_outside_of_the_calendar_are_accepted() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.amounts import plural, verb
+from tidelog.amounts import plural, rate_text, verb
 from tidelog.cli import output
 from tidelog.cli.jobs.session import (
     JobProgress,
@@ -267,8 +267,8 @@ def batch_line(done: BatchDone) -> str:
         were = verb(done.records, "was", "were")
         records = f"{plural(done.records, 'record')} {were}"
         return f"batch {done.batch_id}: {records} copied by an earlier run"
-    rate = done.records * 1_000 // max(done.elapsed_ms, 1)
-    return f"batch {done.batch_id}: {plural(done.records, 'record')}, {rate:,}/s"
+    rate = f", {rate_text(done.records, done.elapsed_ms / 1_000, '')}" if done.records else ""
+    return f"batch {done.batch_id}: {plural(done.records, 'record')}{rate}"
 
 
 def report_of(

@@ -282,8 +282,9 @@ def _option_words(option: str, settings: Mapping[str, str]) -> str:
 
 @contextmanager
 def spinner(surroundings: Surroundings, title: str) -> Iterator[None]:
-    """Show a spinner on a terminal while the block runs."""
+    """Show a title with a spinner while the block runs; print the title if there is no terminal."""
     if not surroundings.stderr.isatty():
+        surroundings.say(title)
         yield
         return
     from rich.console import Console

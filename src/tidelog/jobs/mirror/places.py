@@ -323,11 +323,13 @@ def _check_planned(
     planned = check_targets(plan, sources, env, create=create)
     new = {n for n in sources if is_new_from is not None and n >= is_new_from}
     loads = {n: _load(plan, n, facts, is_new=n in new) for n, facts in sources.items()}
+    # With the same time in all texts, topics with the same settings have findings with equal texts.
+    now_ms = env.clock.now_ms()
 
     def check_all(topic: str, one: _Planned) -> list[Finding]:
         reported: list[Finding] = []
         for number in _numbers(plan, topic, sources):
-            findings = check_pair(plan, number, sources[number], one, env, loads[number])
+            findings = check_pair(plan, number, sources[number], one, now_ms, loads[number])
             is_forced = force or number not in new
             ensure(_target(plan, number, one), findings, force=is_forced)
             # Records of earlier pairs are not counted by time. So a finding on an earlier pair that
@@ -481,10 +483,18 @@ def check_pair(
     number: int,
     source: TopicFacts,
     target: _Planned,
-    env: Env,
+    now_ms: int,
     load: ExpectedWrite,
 ) -> list[Finding]:
     """Return findings on how a target topic would treat the records of one source.
+
+    Args:
+        plan: The plan.
+        number: Index of the pair in `plan.pairs`.
+        source: Properties of the source topic.
+        target: The target topic.
+        now_ms: Current time in ms.
+        load: Known properties of the records that the mirror will write.
 
     Raises:
         InvalidRequest: The target has too few partitions for records to keep their partition's
@@ -498,7 +508,7 @@ def check_pair(
             f" {plan.target} has only {target.facts.partitions}: add partitions, or use"
             " --partitions key (partitions='key')"
         )
-    return check(_target(plan, number, target), load, env.clock.now_ms())
+    return check(_target(plan, number, target), load, now_ms)
 
 
 def _target(plan: MirrorPlan, number: int, target: _Planned) -> Target:
