@@ -709,12 +709,26 @@ def retain(  # noqa: PLR0913 - one argument for each option
         output.print_rows(surroundings, *_due_table(due, shown_table(show, RetainShow, kind)), kind)
     for line in outlooks:
         _print_line(surroundings, line)
-    for name in unknown:
-        surroundings.note(
-            f"{name} has no retention.ms of its own, and no broker's default is known:"
-            f" nothing is deleted by age; `tidelog config {name}{Place(data=data).words} --set"
-            " retention.ms=MS` sets it"
-        )
+    if unknown:
+        _note_unknown(surroundings, unknown, data)
+
+
+# Maximum number of topics that a note names.
+_TOPICS_NAMED: Final = 5
+
+
+def _note_unknown(surroundings: Surroundings, topics: "Sequence[str]", data: str | None) -> None:
+    """Print that no age limit of these topics is known, in one note for all topics."""
+    have = f"{topics[0]} has no retention.ms of its own"
+    topic, effect = topics[0], "nothing is deleted by age"
+    if len(topics) > 1:
+        named = ", ".join(topics[:_TOPICS_NAMED]) + ", ..." * (len(topics) > _TOPICS_NAMED)
+        have = f"{plural(len(topics), 'topic')} have no retention.ms of their own ({named})"
+        topic, effect = "TOPIC", "their segments are not deleted by age"
+    surroundings.note(
+        f"{have}, and no broker's default is known: {effect};"
+        f" `tidelog config {topic}{Place(data=data).words} --set retention.ms=MS` sets it"
+    )
 
 
 def _outlook(directory: "Directory", topic: str, zone: str | None, *, is_due: bool) -> str:

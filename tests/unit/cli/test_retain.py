@@ -120,6 +120,18 @@ def test_a_dry_run_counts_from_the_times_of_the_segment_that_remains(cli: Cli) -
     )
 
 
+def test_one_note_names_the_topics_without_a_known_age_limit(cli: Cli) -> None:
+    cli.ok("create", "t0")
+    note = "of its own, and no broker's default is known: nothing is deleted by age; `tidelog"
+    assert cli.ok("retain").err.startswith(f"note: t0 has no retention.ms {note} config t0 --data ")
+    for number in range(1, 6):
+        cli.ok("create", f"t{number}")
+    (line,) = cli.ok("retain").err.splitlines()
+    named = "6 topics have no retention.ms of their own (t0, t1, t2, t3, t4, ...)"
+    assert line.startswith(f"note: {named}, and no broker's default is known: their segments are ")
+    assert "`tidelog config TOPIC --data " in line
+
+
 def test_a_dry_run_leaves_internal_topics_out(cli: Cli) -> None:
     for name in ("__consumer_offsets", "flights"):
         cli.ok("create", name)
@@ -134,6 +146,8 @@ def test_a_dry_run_names_only_offsets_that_can_be_read(cli: Cli) -> None:
     cli.append(*[at(NOW)] * 5, topic="t")
     cli.ok("delete-records", "t:0", "--offset", "3", "--yes")
     assert "next: offsets 3..4 of t:0 after " in cli.ok("retain", "--dry-run").lines[-1]
+    cli.ok("delete-records", "t:0", "--offset", "5", "--yes")
+    assert cli.ok("retain", "--dry-run").lines[-1] == "t: no records"
 
 
 @pytest.mark.parametrize("clock", ["append", "record-capped"])

@@ -152,7 +152,8 @@ class NextDeletion:
 
     Attributes:
         partition: The partition.
-        segments: Number of segments with offsets that are not due now; the next one is the oldest.
+        segments: Number of segments that are not due now and have offsets from the log start on;
+            the next one is the oldest.
         first_offset: First offset of the segment that can be read.
         end_offset: End of the segment's offsets, exclusive.
         is_active: Whether the segment takes appends.
@@ -323,8 +324,8 @@ def due_deletions(log: LogView, config: TopicConfig) -> list[Deletion]:
 def next_deletion(log: LogView, config: TopicConfig) -> NextDeletion | None:
     """Return the segment that retention deletes after the segments that are due now.
 
-    Returns None if no other segment has offsets. Reads less than `explain`; the arguments and
-    errors are the same.
+    Returns None if no other segment has offsets from the log start on. Reads less than `explain`;
+    the arguments and errors are the same.
     """
     with typed_reads(log.context.directory):
         return _Explanation(log, config).next()
@@ -390,12 +391,12 @@ class _Explanation:
         )
 
     def next(self) -> NextDeletion | None:
-        """Return the oldest segment with offsets that is not due now; None if there is none."""
-        first = len(self.plan())
+        """Return the oldest segment with readable offsets that is not due now, None without one."""
+        first, start = len(self.plan()), self._log.log_start_offset
         stays = [
             slot
             for slot, segment in enumerate(self._segments)
-            if slot >= first and segment.base_offset < segment.end_offset
+            if slot >= first and max(segment.base_offset, start) < segment.end_offset
         ]
         if not stays:
             return None
@@ -404,7 +405,7 @@ class _Explanation:
         return NextDeletion(
             partition=self._log.topic_partition,
             segments=len(stays),
-            first_offset=max(segment.base_offset, self._log.log_start_offset),
+            first_offset=max(segment.base_offset, start),
             end_offset=segment.end_offset,
             is_active=segment.is_active,
             until_ms=keeping.own_until_ms,
