@@ -28,7 +28,7 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, note_absent, open_directory, parse_target
-from tidelog.cli.surroundings import Surroundings, interrupted_as
+from tidelog.cli.surroundings import Surroundings, count_progress, interrupted_as
 from tidelog.config import (
     CLEANUP_COMPACT,
     CLEANUP_DELETE,
@@ -109,10 +109,12 @@ def why(
             directory.partition(topic, number)
             partitions = [TopicPartition(topic, number)]
         note_absent(surroundings, directory, topic, number)
-        stories = [
-            (name, explain(directory.log_dir.reader(topic, name.partition), config))
-            for name in partitions
-        ]
+        stories: list[tuple[TopicPartition, PartitionStory]] = []
+        with count_progress(surroundings, "reading partitions", len(partitions)) as show_progress:
+            for done, name in enumerate(partitions):
+                show_progress(done)
+                log = directory.log_dir.reader(topic, name.partition)
+                stories.append((name, explain(log, config)))
         own_config = directory.log_dir.topic(topic).config
     if kind is Format.TABLE:
         form = show or (WhyShow.DETAILS if len(stories) == 1 else WhyShow.SEGMENTS)
@@ -680,29 +682,39 @@ def retain(  # noqa: PLR0913 - one argument for each option
     """Delete segments that are past their topics' retention.
 
     For a directory without a running broker; a broker applies retention itself. Takes the
-    directory's lock. Default: all topics. `tidelog why` explains each segment.
+    directory's lock, except with --dry-run. Default: all topics. `tidelog why` explains each
+    segment.
     """
-    with open_directory(surroundings, data, writable=True) as directory:
+    with open_directory(surroundings, data, writable=not dry_run) as directory:
         needs_consent = not dry_run and not yes and surroundings.stdin.isatty()
         plan = partial(directory.retain, topic, dry_run=True)
         if needs_consent and not _is_confirmed(surroundings, plan):
             surroundings.say("nothing was deleted; --dry-run shows the segments")
             return
-        due = directory.retain(topic, dry_run=dry_run)
-        names = directory.topics() if topic is None else [topic]
+        names = sorted(directory.topics()) if topic is None else [topic]
+        due: list[DueSegment] = []
+        with count_progress(surroundings, "checking topics", len(names)) as show_progress:
+            for done, name in enumerate(names):
+                show_progress(done)
+                due += directory.retain(name, dry_run=dry_run)
         unknown = [
             name
-            for name in sorted(names)
+            for name in names
             if CLEANUP_DELETE in directory.log_dir.topic(name).config.cleanup_policy
             and not directory.log_dir.knows_age_limit(name)
         ]
         dues = {one.partition.topic for one in due}
-        outlooks = [
-            _outlook(directory, name, zone, is_due=name in dues)
-            for name in sorted(names)
+        kept = [
+            name
+            for name in names
             if topic is not None or name in dues or name not in INTERNAL_TOPICS
             if dry_run and kind is Format.TABLE
         ]
+        outlooks: list[str] = []
+        with count_progress(surroundings, "finding what expires next", len(kept)) as show_progress:
+            for done, name in enumerate(kept):
+                show_progress(done)
+                outlooks.append(_outlook(directory, name, zone, is_due=name in dues))
     verb = "would be deleted" if dry_run else "deleted"
     output.print_verdict(surroundings, f"{segments_text(due)} {verb}", kind)
     if due or kind is not Format.TABLE:

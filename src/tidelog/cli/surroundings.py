@@ -16,7 +16,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import field
 from enum import IntEnum
 from functools import cache
@@ -412,6 +412,37 @@ def byte_progress(
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(title, total=total_bytes)
         yield lambda done: bar.update(task, completed=done)
+
+
+# Time in ms after which `count_progress` shows a bar.
+_LONG_MS: Final = 1_000
+
+
+@contextmanager
+def count_progress(
+    surroundings: Surroundings, title: str, total: int
+) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr from the second second on, if stderr is a terminal.
+
+    Yields a function that takes the number of items done so far.
+
+    Args:
+        surroundings: Its stderr gets the bar, and its clock measures the time.
+        title: Title of the bar.
+        total: Number of items.
+    """
+    clock = surroundings.env.clock
+    began_ms = clock.monotonic_ms()
+    with ExitStack() as stack:
+        bars: list[Callable[[int], None]] = []
+
+        def show(done: int) -> None:
+            if not bars and clock.monotonic_ms() - began_ms >= _LONG_MS:
+                bars.append(stack.enter_context(byte_progress(surroundings, title, total)))
+            for bar in bars:
+                bar(done)
+
+        yield show
 
 
 @contextmanager
