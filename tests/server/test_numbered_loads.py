@@ -1,17 +1,21 @@
 """At a broker, `load_once` and `produce --once` commit rows and their count in one transaction."""
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.contracts.broker_commands import Shell
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.errors import InvalidRequest, InvalidTimestamp, MessageTooLarge
 from tidelog.remote import numbered_loads
+from tidelog.storage.log.append_types import AppendResult
 from tidelog.types import NewRecord
 
 
@@ -125,6 +129,22 @@ def test_after_a_limit_is_lowered_a_larger_record_is_refused_and_later_ones_are_
     assert log.append("flights", rows(3), partition=0)[0].record_count == 3
     assert log.load_once("flights", rows(3), source="mine").rows == 3
     assert sum(values(log).values()) == 7
+
+
+def test_a_callback_of_an_append_may_append_with_many_batch_sizes(
+    log: tidelog.RemoteDirectory,
+) -> None:
+    later, has_appended = list[Future[dict[int, AppendResult]]](), threading.Event()
+
+    def append_more(_: Future[dict[int, AppendResult]]) -> None:
+        later.extend(log.send("flights", rows(1), batch_bytes=1000 + n) for n in range(20))
+        has_appended.set()
+
+    log.send("flights", rows(1)).add_done_callback(append_more)
+    assert has_appended.wait(PATIENCE_S)
+    log.flush()
+    assert all(one.done() for one in later)
+    assert sum(values(log).values()) == 21
 
 
 def test_a_large_record_makes_no_batch_too_large_for_another_topic(

@@ -236,11 +236,16 @@ class Sender:
             return lane
 
     def _give_back(self, lane: "_Lane") -> None:
-        """Close the least recently used producers without calls if there are too many."""
+        """Close the least recently used producers without calls if there are too many.
+
+        A producer with undelivered records stays open. Its delivery reports may call user code that
+        appends again, and that would wait forever for the report in which it runs.
+        """
         with self._lock:
             lane.users -= 1
             unused = [key for key, each in self._lanes.items() if not each.users]
-            surplus = [self._lanes.pop(key) for key in unused[:-LANES_MAX]]
+            empty = [key for key in unused if not self._lanes[key].has_records]
+            surplus = [self._lanes.pop(key) for key in empty[: max(len(unused) - LANES_MAX, 0)]]
         # A delivery report may call user code that appends again, so the lock is free meanwhile.
         for each in surplus:
             each.close()
@@ -460,6 +465,11 @@ class _Lane:
         """Wait until each record is delivered or has failed."""
         while self._producer.flush(_POLL_S):
             pass
+
+    @property
+    def has_records(self) -> bool:
+        """Whether records are queued, or their delivery reports have not been handled."""
+        return len(self._producer) > 0
 
     def close(self) -> None:
         """Wait for pending records, then end the thread."""

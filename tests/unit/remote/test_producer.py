@@ -212,18 +212,28 @@ def lane_threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "tidelog-append"]
 
 
-def test_producers_for_many_batch_sizes_do_not_accumulate(sender: Sender, client: Library) -> None:
+def test_producers_for_many_batch_sizes_do_not_accumulate(
+    client: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each producer has its own queue, because one with undelivered records is not closed."""
+    made: list[FakeProducer] = []
+
+    def make(*_: object, **__: object) -> FakeProducer:
+        made.append(FakeProducer({0: [1, 2]}))
+        return made[-1]
+
+    monkeypatch.setattr(confluent_kafka, "Producer", make)
+    sender = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)
     before = len(lane_threads())
-    client.fake.offsets[0] = list(range(2 * LANES_MAX))
     for size in range(1, 2 * LANES_MAX + 1):
         sender.send("flights", [row(0)], None, size).result(PATIENCE_S)
-        assert len(lane_threads()) - before <= LANES_MAX
-    assert len(client.given) == 2 * LANES_MAX
-    client.fake.offsets[0] = [70, 80]
+        assert len(lane_threads()) - before <= LANES_MAX + 1
     sender.send("flights", [row(0)], None, 2 * LANES_MAX).result(PATIENCE_S)
-    assert len(client.given) == 2 * LANES_MAX, "a recently used producer was closed"
+    assert len(made) == 2 * LANES_MAX, "a recently used producer was closed"
     sender.send("flights", [row(0)], None, 1).result(PATIENCE_S)
-    assert len(client.given) == 2 * LANES_MAX + 1
+    assert len(made) == 2 * LANES_MAX + 1
+    sender.close()
+    assert len(lane_threads()) == before
 
 
 def test_a_callback_of_a_delivery_may_append_with_further_batch_sizes(
