@@ -1,12 +1,13 @@
-"""`./run corpus`: replay the frozen behavior, record it, or accept a difference by name."""
+"""`./run corpus`: replay the frozen behavior, record it, accept a difference, or list messages."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import Final
 
-from tests.corpus.book import belongs, read_part, write_part
+from tests.corpus.book import Entry, belongs, read_part, write_part
 from tests.corpus.differences import Difference, differences, report
+from tests.corpus.messages import list_messages, missing_texts, typed_errors
 from tests.corpus.stage import PartFailed, parts, perform
 
 CHANGES: Final = Path(__file__).with_name("CHANGES.md")
@@ -23,11 +24,15 @@ def main(arguments: list[str]) -> int:
     replay_options = commands.add_parser("replay", help="print what differs from what is kept")
     record_options = commands.add_parser("record", help="keep everything as it is now")
     accept_options = commands.add_parser("accept", help="keep named entries as they are now")
-    counts = ((replay_options, "*"), (record_options, "*"), (accept_options, "+"))
-    for command, count in counts:
+    messages_options = commands.add_parser("messages", help="list the messages for users")
+    listing = ((replay_options, "*"), (record_options, "*"), (messages_options, "*"))
+    for command, count in (*listing, (accept_options, "+")):
         command.add_argument("names", nargs=count, metavar="NAME", help="part, or part/page/...")
     record_options.add_argument("--again", action="store_true", help="over what is kept already")
     accept_options.add_argument("--reason", required=True, help="why the difference is wanted")
+    messages_options.add_argument(
+        "--missing", action="store_true", help="list texts of the source that no test has, instead"
+    )
     options = parser.parse_args(arguments or ["replay"])
     try:
         named = _named_parts(options.names)
@@ -35,6 +40,8 @@ def main(arguments: list[str]) -> int:
             return record(options.names or named, again=options.again)
         if options.command == "accept":
             return accept(options.names, options.reason)
+        if options.command == "messages":
+            return missing() if options.missing else messages(options.names)
         return replay(named, options.names)
     except (Refused, PartFailed) as error:
         print(f"corpus: {error}", file=sys.stderr)
@@ -95,6 +102,32 @@ def accept(names: list[str], reason: str) -> int:
     if not all(any(belongs(one, name) for one in accepted) for name in names):
         raise Refused("a name has no difference to accept")
     return 0
+
+
+def messages(names: list[str]) -> int:
+    """Print each message in the kept entries with these names; in all entries without names."""
+    entries = _kept(_named_parts(names))
+    if names:
+        entries = [one for one in entries if any(belongs(one.name, name) for name in names)]
+    found = list_messages(entries, typed_errors(read_part("surface")))
+    for message, causes in found.items():
+        for line in message.lines(causes):
+            print(line)
+    print(f"corpus: {len(found)} messages of {len(entries)} entries")
+    return 0
+
+
+def missing() -> int:
+    """Print each text of a message in the source that is in no kept entry and in no test."""
+    found = missing_texts(_kept(parts()))
+    for text in found:
+        print(f"{text.path}:{text.line}: {text.text}")
+    print(f"corpus: {len(found)} texts of messages are in no entry and no test")
+    return 0
+
+
+def _kept(named: list[str]) -> list[Entry]:
+    return [entry for part in named for entry in read_part(part).values()]
 
 
 def _named_parts(names: list[str]) -> list[str]:
