@@ -113,6 +113,11 @@ def partitions_text(count: int) -> str:
     return "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
 
 
+def offsets_text(first: int, last: int) -> str:
+    """Format a range of offsets, with both ends inclusive: `offset 3`, or `offsets 3 to 7`."""
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"
+
+
 def plural(count: int, noun: str, many: str | None = None) -> str:
     """Format a count with its noun: `1 record`, `1,939 records`."""
     return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"

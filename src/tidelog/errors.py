@@ -322,7 +322,8 @@ class LostOffsets:
 
     def __str__(self) -> str:
         last = max(self.start, self.end - 1)
-        return f"{self.topic}-{self.partition}: offsets {self.start} to {last}: {self.reason}"
+        offsets = f"offset {last}" if last == self.start else f"offsets {self.start} to {last}"
+        return f"{self.topic}-{self.partition}: {offsets}: {self.reason}"
 
 
 class OffsetsGone(RequestError):

@@ -215,7 +215,7 @@ class Commands:
         assert member["partitions"] == f"{name}-0"
         code, _, err = shell.run("groups", "delete", group, "--yes")
         assert code == ExitCode.ERROR
-        assert "has members" in err
+        assert "has active members" in err
         consumer.close()
         until_equal(
             "Empty",

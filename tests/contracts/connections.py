@@ -163,9 +163,9 @@ class Suite:
         with pytest.raises(InvalidPartitions, match=name):
             log.add_partitions(name, 1)  # the topic already has one partition
         for number in (-1, 0, 100_001, 2**40):
-            with pytest.raises(InvalidPartitions, match=f"{number} partitions; give 1 to 100000"):
+            with pytest.raises(InvalidPartitions, match=f"must be 1 to 100000, got {number}"):
                 log.add_partitions(name, number)
-            with pytest.raises(InvalidPartitions, match=f"{number} partitions; give 1 to 100000"):
+            with pytest.raises(InvalidPartitions, match=f"must be 1 to 100000, got {number}"):
                 log.create_topic("some", partitions=number)
         with pytest.raises(ConfigError, match="retention"):
             log.create_topic("some", config={"retention.ms": "long"})

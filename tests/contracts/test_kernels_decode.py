@@ -168,7 +168,7 @@ def test_a_batch_with_a_higher_offset_than_the_next_is_not_in_a_full_table(capac
     assert (count, status) == (capacity - 1, layout.BAD_ORDER)
     assert at == (capacity - 1) * len(log) // len(places)
     error = scan_error(log, table, count, at, status)
-    assert f"offsets 20 to 20, but offset {capacity - 1} is expected" in error.reason
+    assert f"offset 20, but offset {capacity - 1} is expected" in error.reason
 
 
 @given(data=st.lists(batches(), max_size=4))

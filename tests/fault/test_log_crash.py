@@ -147,7 +147,7 @@ class ForgetsNames(LyingDisk):
     ("disk", "symptom"),
     [
         (LyingDisk, "power lost"),
-        (ForgetsRecords, r"was synced|nobody.s|they are missing between"),
+        (ForgetsRecords, r"was synced|nobody.s|missing between"),
         (ForgetsNames, "needed"),
     ],
 )

@@ -203,7 +203,7 @@ def test_offsets_outside_of_any_segment_are_refused_with_their_position() -> Non
     far = bytes(build_batch([NewRecord(value=b"v")], base_offset=1 << 33))
     near = bytes(build_batch([NewRecord(value=b"v")], base_offset=3))
     segment = MemorySegment(0, near + far, AppendTimes(0, TOPIC_ID), 1 << 34)
-    refused = "offsets 8589934592 to 8589934592, expected less than 2147483648"
+    refused = "offset 8589934592, expected less than 2147483648"
     with pytest.raises(CorruptBatch, match=refused) as caught:
         build_plain(segment, {})
     assert (caught.value.path, caught.value.position) == (segment.log_path, len(near))

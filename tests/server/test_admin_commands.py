@@ -151,7 +151,7 @@ def test_an_unknown_setting_is_named(shell: Shell) -> None:
     for line in ("create planes --config retention=7d", "config flights --set retention=7d"):
         shell.run("create flights")
         assert shell.run(line)[0] == ExitCode.USAGE
-        expected = "retention: is not a topic setting; did you mean retention.ms?"
+        expected = "retention: unknown topic setting; did you mean retention.ms?"
         assert shell.err == f"error: {expected}\n"
 
 
@@ -385,10 +385,10 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
         ("delete-records flights:0 --offset 9 --yes", "ends at 4"),
         ("delete-records flights:7 --offset 1", "flights has only partition 0, not 7"),
         ("delete-records flights --offset 1", "--offset needs one partition"),
-        ("delete-records flights:0 --offset 1 --untimed", "--untimed: applies only with --before"),
+        ("delete-records flights:0 --offset 1 --untimed", "--untimed applies only with --before"),
         (
             "delete-records flights:0 --offset 1 --clock append",
-            "--clock: applies only with --before",
+            "--clock applies only with --before",
         ),
         ("delete-records flights", "give --before TIME or --offset N"),
     ):

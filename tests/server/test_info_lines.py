@@ -37,7 +37,7 @@ def test_a_start_logs_settings_listeners_and_recovery(
         assert "topics: 0" in told
         with RawClient(broker.bootstrap_servers) as client:
             client.auto_create("t")
-    assert "stopping: the partitions are synced and closed" in lines(caplog)
+    assert "stopping: syncing and closing the partitions" in lines(caplog)
     assert "stopped after" in lines(caplog)
     caplog.clear()
     with tidelog.broker(str(tmp_path), settings=SETTINGS):

@@ -138,7 +138,7 @@ def test_all_errors_of_a_settings_file_are_reported_with_their_lines(tmp_path: P
     code, message = refused("--data", str(tmp_path), "--config", str(file), "--set", "node.id=z")
     assert (code, message.count("\n")) == (ExitCode.USAGE, 1)
     assert f"{file}:2: num.partitions=two: must be" in message
-    assert f"; {file}:3: foo: is not a broker setting" in message
+    assert f"; {file}:3: foo: unknown broker setting" in message
     assert f"; {file}:4: log.retention.hours=x: " in message
     assert "; node.id=z: must be" in message
 

@@ -111,7 +111,7 @@ def test_keys_and_values_by_the_name_of_their_serializer(
     typed = tables.table(spark, data, TOPIC, key_as="int64", value_as="string")
     assert {(row.key, row.value) for row in typed.collect()} == rows - {(None, None)}
     wrong = spark.read.format("tidelog").options(**options | {"keyAs": "int32"}).load(data)
-    message = r"tides-0 offset 0 \(column key\): int32 can't read 8 bytes"
+    message = r"tides-0 offset 0 \(column key\): 8 bytes can't be read as int32"
     with pytest.raises(Exception, match=message) as raised:
         wrong.count()
     assert "Traceback" not in str(raised.value)

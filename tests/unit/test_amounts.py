@@ -10,6 +10,7 @@ from tidelog.amounts import (
     bytes_text,
     duration_text,
     estimate_text,
+    offsets_text,
     plural,
     rate_text,
     share_text,
@@ -109,6 +110,7 @@ def test_nouns_and_verbs_agree_with_their_count() -> None:
     ]
     assert plural(2, "query", "queries") == "2 queries"
     assert [verb(count, "lacks", "lack") for count in (0, 1, 2)] == ["lack", "lacks", "lack"]
+    assert [offsets_text(3, last) for last in (3, 4)] == ["offset 3", "offsets 3 to 4"]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_setting_without_effect_is_kept_if_its_type_is_right() -> None:
         ({"default.replication.factor": "3"}, "from 1 to 1"),
         ({"tidelog.durability": "disk"}, "one of page-cache, fsync"),
         ({"log.roll.hours": "soon"}, "log.roll.hours"),
-        ({"cleanup.policies": "x"}, "is not a broker setting"),
+        ({"cleanup.policies": "x"}, "unknown broker setting"),
         ({"ssl.cipher.suites": "x"}, "is a Kafka setting that this broker does not support"),
     ],
 )

@@ -121,13 +121,13 @@ def test_years_before_the_calendar_are_refused(unit: CalendarUnit) -> None:
 def test_the_number_of_refused_days_is_theirs() -> None:
     day = 24 * HOUR
     assert len(unit_starts(0, 100_000 * day, CalendarUnit.DAY)) == 100_000
-    with pytest.raises(InvalidRequest, match="100,001 days are more than 100,000"):
+    with pytest.raises(InvalidRequest, match="the range has 100,001 days, more than 100,000"):
         unit_starts(0, 100_001 * day, CalendarUnit.DAY)
 
 
 @pytest.mark.parametrize("end", [ms("2013-01-01"), 2**62])
 def test_too_many_are_refused(end: int) -> None:
-    with pytest.raises(InvalidRequest, match="hours are"):
+    with pytest.raises(InvalidRequest, match=r"hours(, more than| are known)"):
         unit_starts(0, end, CalendarUnit.HOUR, UTC)
 
 

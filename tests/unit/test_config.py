@@ -178,7 +178,7 @@ def test_unknown_name_is_refused_with_the_nearest_one(name: str, nearest: str) -
 
 
 def test_the_error_for_an_unlike_name_has_no_suggestion() -> None:
-    with pytest.raises(ConfigError, match=r"^xyzzy: is not a topic setting$"):
+    with pytest.raises(ConfigError, match=r"^xyzzy: unknown topic setting$"):
         parse({"xyzzy": "1"})
 
 

@@ -9,7 +9,7 @@ from tidelog.errors import ConfigError
 
 def test_options() -> None:
     assert parse_settings(["a.b = 1", "c==d"]) == {"a.b": "1", "c": "=d"}
-    with pytest.raises(ConfigError, match=r"^a\.b: must be NAME=VALUE"):
+    with pytest.raises(ConfigError, match=r"^--set a\.b: write NAME=VALUE"):
         parse_settings(["a.b"])
 
 

@@ -251,6 +251,7 @@ def test_point(text: str, expected: int | None) -> None:
         ("-6h 30x", "not a length of time"),
         ("12:00", "the time zone is missing"),
         ("2013-02-08Z..2013-02-09Z", "a range, but one point"),
+        ("-1d..now", "a range, but one point"),
         ("@1360342800:1h", "a range, but one point"),
         ("@:1h", "a range, but one point"),
         ("@", "after @ write"),

@@ -366,7 +366,7 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
     if OTHER_OPTIONS.get(name, "").split(" ")[0] in options:
         near = [OTHER_OPTIONS[name]]
     said = error.message if hasattr(error, "possibilities") else error.format_message()
-    text = " ".join(said.split()).rstrip(".")
+    text = _in_words(" ".join(said.split()).rstrip("."))
     if hint := consent_hint(command, options, name) or _group_hint(error, command, name):
         return text, hint
     if name in ("-b", "--bootstrap") and "--data" in options:
@@ -378,8 +378,41 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
         hint := _extra_hint(error, command, options)
     ):
         return text, hint
+    near = near or _near_choices(error)
     suggestion = f"did you mean {' or '.join(near)}? " if near else ""
     return text, f"{suggestion}`{command} --help` shows the options"
+
+
+# A range and a kind of number, as click's errors write them: `x>=1`, `1<=x<=9`, `integer range`.
+_RANGE: Final = re.compile(r" is not in the range (?:([-\d.]+)<=)?x(?:>=([-\d.]+)|<=([-\d.]+))$")
+_NO_NUMBER: Final = re.compile(r" is not a valid (integer|float)(?: range)?$")
+_NOT_ONE_OF: Final = re.compile(r"'(.*)' is not one of ")
+
+
+def _in_words(text: str) -> str:
+    """Return the text of a click error with the allowed numbers in words."""
+
+    def allowed(match: re.Match[str]) -> str:
+        start, least, most = match.groups()
+        if least is not None:
+            return f"; must be {least} or more"
+        return f"; must be at most {most}" if start is None else f"; must be {start} to {most}"
+
+    def kind(match: re.Match[str]) -> str:
+        return " is not a whole number" if match[1] == "integer" else " is not a number"
+
+    return _NO_NUMBER.sub(kind, _RANGE.sub(allowed, text))
+
+
+def _near_choices(error: click.UsageError) -> list[str]:
+    """Return the most similar value that an option takes, if its value is not one of a list."""
+    if not isinstance(error, click.BadParameter) or error.param is None:
+        return []
+    kind = error.param.type
+    match = _NOT_ONE_OF.match(error.message)
+    if not isinstance(kind, click.Choice) or match is None:
+        return []
+    return _near(match[1], map(str, kind.choices))[:1]
 
 
 def _group_hint(error: click.UsageError, command: str, option: str) -> str:

@@ -152,7 +152,7 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
             return write(parse(cell))
         except (ValueError, RecursionError) as error:
             raise SerdeError(
-                f"{cell[:CHARACTERS_SHOWN]!r} is not valid {encoding}: {error}"
+                f"{cell[:CHARACTERS_SHOWN]!r} can't be read as {encoding}: {error}"
             ) from error
 
     return encode
@@ -221,14 +221,17 @@ _PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
 
 
 def typed_bytes(text: str, encoding: Encoding) -> bytes:
-    """Return the bytes of a key typed by a user; raises SerdeError.
+    """Return the bytes of a key typed by a user as `--key`; raises SerdeError.
 
     With `auto`, the text is encoded as UTF-8. With `json`, it is parsed and written as compact
     JSON.
     """
     if encoding in (Encoding.AUTO, Encoding.STRING):
         return argument_bytes(text)
-    data = encoder(encoding, text_only=True)(text)
+    try:
+        data = encoder(encoding, text_only=True)(text)
+    except SerdeError as error:
+        raise SerdeError(f"--key: {error}") from error
     assert data is not None
     return data
 

@@ -105,7 +105,7 @@ class DumpFile:
 
     def beside(self, name: str) -> str:
         """Return the path of another file in the dumped file's directory."""
-        return posixpath.join(posixpath.dirname(self.path), name)
+        return posixpath.normpath(posixpath.join(posixpath.dirname(self.path), name))
 
     def log_batches(self) -> list["BatchFacts"] | None:
         """Return the batches of the segment's log file; None if this file is missing or damaged."""

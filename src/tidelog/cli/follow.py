@@ -184,8 +184,8 @@ def _follow_options(options: StandbyOptions) -> "FollowOptions":
     settings = {}
     for text in options.settings:
         key, equals, value = text.partition("=")
-        if not equals:
-            raise UsageProblem(f"--config {text}: KEY=VALUE expected")
+        if not key or not equals:
+            raise UsageProblem(f"--config {text!r}: write KEY=VALUE, e.g. retention.ms=7d")
         settings[key] = value
     plain = plain_settings(settings)
     with amounts_in_errors(settings):

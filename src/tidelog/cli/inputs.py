@@ -21,6 +21,7 @@ from select import select
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
+from tidelog.amounts import plural
 from tidelog.cli.cells import CHARACTERS_SHOWN, encoder
 from tidelog.cli.options import Encoding, InputFormat
 from tidelog.cli.surroundings import InvalidInput, UsageProblem
@@ -195,7 +196,9 @@ def _json_rows(source: BinaryIO, name: str, choice: ColumnChoice) -> Iterator[In
                 f"{where}: not JSON: {error}; give one object on each line"
             ) from error
         if not isinstance(fields, dict):
-            raise InvalidInput(f"{where}: is {_json_kind(fields)}, must be a JSON object")
+            raise InvalidInput(
+                f"{where}: {_json_kind(fields)}, but each line must be a JSON object"
+            )
         if choice.columns is not None and isinstance(fields, ExactObject):
             repeated = sorted(fields.repeated_names() & choice.columns)
             if repeated:
@@ -234,7 +237,8 @@ def _csv_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[Inp
             where = f"{name} line {reader.line_num}"
             if len(cells) != len(names):
                 raise InvalidInput(
-                    f"{where}: number of cells is {len(cells)}, but the heading has {len(names)}"
+                    f"{where}: {plural(len(cells), 'cell')}, but the heading has"
+                    f" {plural(len(names), 'column')}"
                 )
             fields = dict(zip(names, _with_nulls(cells, raw), strict=True))
             if chosen.numbers == [] and (numeric := _first_number(fields)) is not None:
@@ -352,7 +356,8 @@ def _arrow_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[I
             batches = iter(pa.ipc.open_stream(pa.PythonFile(source, "r")))
         yield from _batch_rows(batches, name, chosen)
     except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"{name}: not Arrow: {error}") from error
+        reason = f"{error}".rstrip(".")
+        raise InvalidInput(f"{name}: not Arrow: {reason}") from error
 
 
 def _parquet_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[InputRow]:
@@ -363,7 +368,8 @@ def _parquet_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator
         file = parquet.ParquetFile(source)
         yield from _batch_rows(file.iter_batches(batch_size=_ROWS_AT_ONCE), name, chosen)
     except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"{name}: not Parquet: {error}") from error
+        reason = f"{error}".rstrip(".")
+        raise InvalidInput(f"{name}: not Parquet: {reason}") from error
 
 
 def _pyarrow(what: str) -> "ModuleType":
@@ -502,8 +508,13 @@ def _in_python_units(batch: "pa.RecordBatch") -> "pa.RecordBatch":
 
 def no_column(where: str, name: str, names: Iterable[str]) -> str:
     """Return the error text for a missing column."""
-    columns = ", ".join(list(names)[:_NAMES_MAX])
-    return f"{where}: no column {name!r}; the columns are {columns}"
+    import difflib  # imported here, because the import takes 3 ms and only this error needs it
+
+    known = list(names)
+    words = difflib.get_close_matches(name, known, n=1)
+    near = f"did you mean {words[0]}? " if words else ""
+    columns = ", ".join(known[:_NAMES_MAX])
+    return f"{where}: no column {name!r}; {near}the columns are {columns}"
 
 
 ROW_READERS: Final[
@@ -747,7 +758,7 @@ def _line_records(
         if separator is not None:
             key, mark, value = line.partition(separator)
             if not mark:
-                raise InvalidInput(f"{where}: no {typed.key_separator!r} that ends the key")
+                raise InvalidInput(f"{where}: no {typed.key_separator!r} after the key")
             fields[_TYPED["key"]] = _line_cell(key, typed.key_as, where)
         fields[_TYPED["value"]] = _line_cell(value, typed.value_as, where)
         yield maker.record(InputRow(fields, b"", where))

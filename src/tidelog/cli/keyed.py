@@ -143,18 +143,21 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
 
 
 def _refuse_ranges(options: ReadOptions) -> None:
-    wrong = {
-        "--from": options.start,
-        "--to": options.end,
-        "--during": options.during,
-        "--offset": options.offset,
-        "--follow": options.follow or None,
-        "--tail": options.tail,
-        "--order": True if options.order is Order.TIME else None,
-    }
-    for name, value in wrong.items():
+    times_given = {"--from": options.start, "--to": options.end, "--during": options.during}
+    for name, value in times_given.items():
         if value is not None:
-            raise UsageProblem(f"{name} does not apply to --table; give the time by --at TIME")
+            raise UsageProblem(
+                f"{name} does not apply with --table; give the time of the table by --at TIME"
+            )
+    others = {
+        "--offset": options.offset is not None,
+        "--follow": options.follow,
+        "--tail": options.tail is not None,
+        "--order time": options.order is Order.TIME,
+    }
+    for name, is_given in others.items():
+        if is_given:
+            raise UsageProblem(f"{name} does not apply with --table; leave it out")
 
 
 def _new_stats() -> "TableStats":
@@ -381,7 +384,10 @@ def _read_cuts(surroundings: Surroundings, options: DiffOptions) -> tuple[int, i
     if during is not None:
         start_ms, end_ms = times.read_bounds(surroundings, start, end, options.zone, during=during)
         if start_ms is None:
-            raise UsageProblem(f"--during {during}: give a start, at which the earlier table ends")
+            raise UsageProblem(
+                f"--during {during} has no start; write START..END to compare the table at START"
+                " with the table at END"
+            )
         # A table as of T includes the records at T, but the range's start belongs to the changes,
         # and its end is exclusive. So both tables are as of 1 ms earlier.
         return start_ms - 1, None if end_ms is None else end_ms - 1

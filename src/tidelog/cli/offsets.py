@@ -408,7 +408,7 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
 def _refuse_contradictions(options: CountOptions) -> None:
     is_by_key = options.by is CountBy.KEY
     if not (is_by_key or options.is_repeated):
-        refuse_typed(("key_as",), "only for --by key and --repeated; add one of these")
+        refuse_typed(("key_as",), "is only for --by key and --repeated; add one of these")
     if options.is_repeated and options.by is not None:
         raise UsageProblem("--repeated lists records; leave out --by or --repeated")
     if options.any_time and not options.is_repeated:

@@ -264,7 +264,8 @@ def option_of(name: str, kind: object, declared: Option) -> _Decorator:
         if declared.sets is not None:
             return declared.sets if value else default
         if is_settings:
-            return pairs(cast("tuple[str, ...]", value), parameter.opts[0]) or default
+            texts = cast("tuple[str, ...]", value)
+            return pairs(texts, parameter.opts[0], declared.metavar or "KEY=VALUE") or default
         if value and isinstance(choices, type):
             read = choices_of if is_many else choice
             return read(choices, value, parameter.opts[0])
@@ -300,13 +301,13 @@ def option_of(name: str, kind: object, declared: Option) -> _Decorator:
     )
 
 
-def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """Return `KEY=VALUE` texts as a dict; raises UsageProblem."""
+def pairs(texts: Iterable[str], option: str, form: str = "KEY=VALUE") -> dict[str, str]:
+    """Return `KEY=VALUE` texts as a dict; raises UsageProblem, whose text shows `form`."""
     settings = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise UsageProblem(f"{option} {text!r}: write KEY=VALUE")
+            raise UsageProblem(f"{option} {text!r}: write {form}")
         settings[key] = value
     return settings
 
@@ -315,16 +316,19 @@ def as_pairs(
     _context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, str]:
     """Callback of an option that takes KEY=VALUE texts; raises UsageProblem."""
-    return pairs(texts, parameter.opts[0])
+    return pairs(texts, parameter.opts[0], parameter.metavar or "KEY=VALUE")
 
 
 def refuse_typed(names: tuple[str, ...], reason: str) -> None:
-    """Raise UsageProblem if one of these options is given on the command line."""
+    """Raise UsageProblem if one of these options is given on the command line.
+
+    The error's text is the option's name followed by `reason`.
+    """
     context = click.get_current_context()
     for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = next(one for one in context.command.params if one.name == name)
-            raise UsageProblem(f"{option.opts[0]}: {reason}")
+            raise UsageProblem(f"{option.opts[0]} {reason}")
 
 
 topic_argument: Final = click.argument("topic", metavar="TOPIC", shell_complete=completion.topics)
@@ -338,7 +342,7 @@ def _note_store_options(
     for value in values:
         name, sign, setting = value.partition("=")
         if not sign or not name:
-            raise click.BadParameter(f"{name!r}: write NAME=VALUE")
+            raise UsageProblem(f"--store-option {name!r}: write NAME=VALUE, e.g. region=eu-west-1")
         settings[name.removeprefix("store.")] = setting
     context.meta[_STORE_OPTIONS] = settings
 

@@ -19,7 +19,7 @@ from tidelog.amounts import partitions_text, plural
 from tidelog.cli.options import bundled, data_option
 from tidelog.cli.surroundings import Surroundings, UsageProblem, read_settings_text
 from tidelog.cli.times import duration_ms
-from tidelog.errors import DirectoryLocked, TidelogError
+from tidelog.errors import ConfigError, DirectoryLocked, TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import TopicPartition
 
@@ -346,10 +346,15 @@ def open_cluster(
     from tidelog.remote.cluster import connect
 
     timeout_s = duration_ms(access.timeout) / 1000
-    settings = _settings(surroundings, access.command_config)
-    with connect(
-        access.bootstrap, settings, timeout_s=timeout_s, clock=surroundings.env.clock
-    ) as cluster:
+    with (
+        _named_settings(access),
+        connect(
+            access.bootstrap,
+            _settings(surroundings, access.command_config),
+            timeout_s=timeout_s,
+            clock=surroundings.env.clock,
+        ) as cluster,
+    ):
         if not runs_on:
             cluster.fail_if_refused(surroundings.wait)
         yield cluster
@@ -362,12 +367,15 @@ def open_remote(
     """Open a cluster's topics until the block ends; see `open_cluster`."""
     from tidelog.remote.remote_directory import connect
 
-    with connect(
-        access.bootstrap,
-        config=_settings(surroundings, access.command_config),
-        timeout_s=duration_ms(access.timeout) / 1000,
-        env=surroundings.env,
-    ) as remote:
+    with (
+        _named_settings(access),
+        connect(
+            access.bootstrap,
+            config=_settings(surroundings, access.command_config),
+            timeout_s=duration_ms(access.timeout) / 1000,
+            env=surroundings.env,
+        ) as remote,
+    ):
         if not runs_on:
             remote.cluster.fail_if_refused(surroundings.wait)
         yield remote
@@ -385,6 +393,22 @@ def open_topics(
     if place.access is None:
         return open_directory(surroundings, place.data, writable=writable, create=create)
     return open_remote(surroundings, place.access, runs_on=runs_on)
+
+
+# Name of the client settings in errors of the library, which does not know their file.
+_CLIENT_SETTINGS: Final = "client settings"
+
+
+@contextmanager
+def _named_settings(access: Access) -> Iterator[None]:
+    """Let errors in the block that concern `client settings` name the file of the settings."""
+    try:
+        yield
+    except ConfigError as error:
+        if access.command_config is None or not error.key.startswith(_CLIENT_SETTINGS):
+            raise
+        key = error.key.replace(_CLIENT_SETTINGS, access.command_config, 1)
+        raise ConfigError(key, error.value, error.allowed) from error
 
 
 def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from tidelog.amounts import plural
+from tidelog.amounts import offsets_text, plural
 from tidelog.cli import times
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import ReadFormat, examples, refuse_typed, with_options
@@ -92,8 +92,8 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     --tail, prints the records of all partitions ordered by time. With --table, prints the latest
     committed record of each key, as of the time --at (inclusive).
 
-    On a terminal, a table of a whole topic ends after 100 records. Other output, and a read with a
-    range, a condition or a limit, is always complete.
+    On a terminal, a table of all records of a topic or partition ends after 100 records. Other
+    output, and a read with a range, a condition or a limit, is always complete.
 
     A damaged partition is printed up to the damage, the other partitions completely. The exit code
     is then 1.
@@ -101,7 +101,8 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     if options.is_table:
         from tidelog.cli import keyed
 
-        refuse_typed(("isolation",), "--table reads only committed records; leave --isolation out")
+        reason = "does not apply with --table, which reads only committed records; leave it out"
+        refuse_typed(("isolation",), reason)
         keyed.read_table(surroundings, options)
         return ExitCode.OK
     refuse_typed(("at",), "applies only with --table; --from TIME reads records from a time on")
@@ -172,6 +173,8 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
     if text.isascii() and text.isdigit():
         return int(text), int(text) + 1
     match = _OFFSETS.fullmatch(text)
+    if match is None and re.search(r"\d{20}", text):
+        raise UsageProblem(f"--offset {text}: an offset has at most 19 digits")
     if match is None:
         raise UsageProblem(
             f"--offset {text!r}: write A..B (B is not included), A.., ..B, A, or -N.. for the last"
@@ -396,7 +399,7 @@ class _Reading:
             self._surroundings.say(f"0 records of {target} match {' and '.join(conditions)}")
         elif options.offset is not None and len(bounds) == 1 and not conditions and not is_timed:
             ((first, end),) = bounds.values()
-            self._surroundings.say(f"0 records; {target} has offsets {first} to {end - 1}")
+            self._surroundings.say(f"0 records; {target} has {offsets_text(first, end - 1)}")
         else:
             self._surroundings.say(f"0 records; {self._newest(target)}")
         if options.offset is not None and "-" in options.offset and conditions:

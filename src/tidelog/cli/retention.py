@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.amounts import plural
+from tidelog.amounts import offsets_text, plural
 from tidelog.cli import output
 from tidelog.cli.options import (
     Format,
@@ -463,7 +463,7 @@ def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
 def _segment_heading(segment: "SegmentStory", zone: str | None, *, is_compacted: bool) -> str:
     if _is_empty(segment):
         return f"segment at {segment.base_offset}: no records yet"
-    offsets = f"offsets {segment.base_offset} to {segment.end_offset - 1}"
+    offsets = offsets_text(segment.base_offset, segment.end_offset - 1)
     is_new = is_compacted and segment.removed
     made = "made by compaction, which may merge segments; the last of them was " if is_new else ""
     return f"{offsets}, {output.bytes_text(segment.size_bytes)}, {made}{_rolled(segment, zone)}"

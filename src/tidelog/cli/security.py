@@ -464,8 +464,12 @@ def _entity(
     ip: str | None,
 ) -> Entity:
     """Return the clients that the options name; raises UsageProblem."""
-    if (user is not None and default_user) or (client_id is not None and default_client_id):
-        raise UsageProblem("give a name or the default, not both")
+    if user is not None and default_user:
+        raise UsageProblem("--user and --default-user can't be combined; give one of them")
+    if client_id is not None and default_client_id:
+        raise UsageProblem(
+            "--client-id and --default-client-id can't be combined; give one of them"
+        )
     entity: dict[str, str | None] = {}
     if user is not None or default_user:
         entity["user"] = user

@@ -311,6 +311,8 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
     data = named(data)
     topic, partition = (None, None) if target is None else parse_target(target)
     holder = find_holder(data)
+    if holder is None and not surroundings.env.files.exists(data):
+        raise UsageProblem(f"{data}: no such directory")
     if holder is None:
         raise UsageProblem(
             f"{data}: no broker is running; `tidelog serve` recovers offline partitions when it"

@@ -8,6 +8,7 @@ an error to an exit code, a message and a hint. Progress bars are shown only on 
 import errno
 import io
 import os
+import re
 import resource
 import select
 import shlex
@@ -35,6 +36,7 @@ from tidelog.errors import (
     InvalidRequest,
     InvalidTime,
     InvalidTopic,
+    MessageTooLarge,
     MissingFile,
     OffsetOutOfRange,
     OffsetsGone,
@@ -96,6 +98,20 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (StorageFailure, "check the disk: space, permissions, the system's log"),
 )
 
+# Suffixes of the files of which `tidelog dump` shows the undamaged part; of other damaged files, it
+# prints only the error.
+_DUMPED_IN_PART: Final = (".log", ".index", ".timeindex", ".txnindex", ".appendtime")
+
+# Codes of errors of a client that lacks the right for its request.
+_LACKING_RIGHTS: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
 # Errors whose notes are hints: they say how to create or describe the topic, or which partitions
 # exist. The notes of other errors state what was changed before the error.
 WITH_NOTED_STEPS: Final = (UnknownTopic, TopicExists)
@@ -141,19 +157,33 @@ def describe(error: BaseException, options: Collection[str] = ()) -> Failure:
     if isinstance(error, _WRONG_PATH) and not isinstance(error, TidelogError):
         return Failure(ExitCode.USAGE, *_os_text(error))
     if isinstance(error, TidelogError):
-        is_of_object = "://" in str(getattr(error, "path", ""))
+        is_of_object = _URL.match(str(getattr(error, "path", ""))) is not None
         step = _step_for_object(error) if is_of_object else _next_step(error, options)
-        if isinstance(error, StorageFailure) and isinstance(error.__cause__, PermissionError):
-            step = "check the owner and mode of the file and of its directory"
+        if isinstance(error, StorageFailure):
+            step = _storage_step(error.__cause__) or step
         text = _one_line(f"{error}")
         if "--inexact" in options:
             text = text.replace(*_INEXACT)
         return Failure(ExitCode.ERROR, text, step)
     if isinstance(error, InvalidInput):
-        return Failure(ExitCode.ERROR, _one_line(f"{error}"), _zone_hint(error, options))
+        hint = _zone_hint(error, options) or _size_hint(error)
+        return Failure(ExitCode.ERROR, _one_line(f"{error}"), hint)
     if isinstance(error, OSError):
         return Failure(ExitCode.ERROR, *_os_text(error))
     raise error
+
+
+# The start of an object's URL; `s3:` alone is what remains of `s3://` without a bucket.
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:(?://|$)")
+
+
+def _storage_step(cause: BaseException | None) -> str:
+    """Return the hint for the error of the operating system behind a StorageFailure, or ""."""
+    if isinstance(cause, PermissionError):
+        return "check the owner and mode of the file and of its directory"
+    if isinstance(cause, NotADirectoryError | FileExistsError):
+        return "give the path of a directory"
+    return ""
 
 
 def _zone_hint(error: BaseException, options: Collection[str]) -> str:
@@ -165,26 +195,49 @@ def _zone_hint(error: BaseException, options: Collection[str]) -> str:
     return "--zone ZONE sets the zone of all times without one" if is_missing else ""
 
 
+def _size_hint(error: BaseException) -> str:
+    """Return a hint on the limit for a record that is too large; empty for other errors."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, MessageTooLarge):
+        cause = cause.__cause__
+    step = "`tidelog config TOPIC --set max.message.bytes=SIZE` raises the topic's limit"
+    return "" if cause is None else step
+
+
 def _next_step(error: TidelogError, options: Collection[str]) -> str:
-    if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-        return ""  # the broker was reached, and the error's text says what to do
-    if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.SECURITY_DISABLED:
-        return "brokers check ACLs only with authorizer.class.name, see docs/security.md"
     if isinstance(error, ClusterFailure):
-        named = [name for name in _CONNECTION if name in options]
-        *others, last = named if "--bootstrap" in named else ["the brokers' address", *named]
-        return f"check {', '.join(others)} and {last}" if others else f"check {last}"
+        return _cluster_step(error, options)
     if isinstance(error, WITH_NOTED_STEPS) and hasattr(error, "__notes__"):
         return "; ".join(error.__notes__)
     for kind, step in _NEXT_STEPS:
         if kind is UnknownGroup and "--bootstrap" not in options:
             continue  # `tidelog groups` needs a cluster, but the failed command names none
         if isinstance(error, kind) and step not in str(error):
-            path = getattr(error, "path", None)
-            is_dumpable = kind is CorruptData and path is not None
-            dump = f"`tidelog dump {shlex.quote(str(path))}` shows the undamaged part"
-            return dump if is_dumpable else step
+            return _damage_step(error, step) if kind is CorruptData else step
     return ""
+
+
+def _cluster_step(error: ClusterFailure, options: Collection[str]) -> str:
+    """Return the hint for a cluster that refused a request, or can't be reached."""
+    if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+        return ""  # the broker was reached, and the error's text says what to do
+    if error.error_code == ErrorCode.SECURITY_DISABLED:
+        return "brokers check ACLs only with authorizer.class.name, see docs/security.md"
+    if error.error_code in _LACKING_RIGHTS:
+        return "the client's user lacks the right for this; `tidelog acls add` grants rights"
+    named = [name for name in _CONNECTION if name in options]
+    *others, last = named if "--bootstrap" in named else ["the brokers' address", *named]
+    return f"check {', '.join(others)} and {last}" if others else f"check {last}"
+
+
+def _damage_step(error: TidelogError, step: str) -> str:
+    """Return the hint for damaged data: `step`, or the command that shows the rest of a log."""
+    if "`tidelog " in f"{error}":
+        return ""  # the error's text says what to do
+    path = str(getattr(error, "path", None) or "")
+    if path.endswith(_DUMPED_IN_PART):
+        return f"`tidelog dump {shlex.quote(path)}` shows the undamaged part"
+    return "" if path.endswith(".map") else step  # an offset map is not in a data directory
 
 
 def _step_for_object(error: TidelogError) -> str:

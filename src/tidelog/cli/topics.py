@@ -277,7 +277,7 @@ def create(
     """Create a topic, and its directory if missing."""
     from tidelog.storage.directory.topic_registry import NewTopic, check_new
 
-    config = parse_settings(overrides)
+    config = parse_settings(overrides, "--config")
     if place.access is None:
         # invalid settings raise an error before a directory is created
         with amounts_in_errors(config):
@@ -292,8 +292,8 @@ def create(
     surroundings.say(f"created {topic} with {output.plural(partitions, 'partition')}")
 
 
-def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Parse texts such as `retention.ms=7d`; a value keeps its unit.
+def parse_settings(texts: Iterable[str], option: str) -> dict[str, str]:
+    """Parse texts such as `retention.ms=7d`, the values of `option`; a value keeps its unit.
 
     Raises:
         UsageProblem: A text is not KEY=VALUE.
@@ -303,7 +303,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise UsageProblem(f"{text!r}: write KEY=VALUE, e.g. retention.ms=7d")
+            raise UsageProblem(f"{option} {text!r}: write KEY=VALUE, e.g. retention.ms=7d")
         settings[key.strip()] = value.strip()
     plain_settings(settings)  # raises ConfigError
     return settings
@@ -324,9 +324,7 @@ def delete(surroundings: Surroundings, topic: str, place: Place, yes: bool) -> N
     with open_topics(surroundings, place, writable=yes) as directory:
         if not yes:
             size = _size_text(directory, topic)
-            raise UsageProblem(
-                f"this would delete {topic} with {size} of records; add --yes to confirm"
-            )
+            raise UsageProblem(f"this would delete {topic} with {size}; add --yes to confirm")
         directory.delete_topic(topic)
     surroundings.say(f"deleted {topic}")
 
@@ -334,10 +332,11 @@ def delete(surroundings: Surroundings, topic: str, place: Place, yes: bool) -> N
 def _size_text(directory: "Directory | RemoteDirectory", topic: str) -> str:
     sizes = directory.log_sizes([topic]).get(topic)
     if sizes is not None:
-        return output.bytes_text(sum(sizes))
+        return f"{output.bytes_text(sum(sizes))} of records"
     names = directory.partitions(topic)
     starts, ends = directory.beginning_offsets(names), directory.end_offsets(names)
-    return output.plural(sum(ends[name] - starts[name] for name in names), "offset")
+    count = sum(ends[name] - starts[name] for name in names)
+    return f"records at {output.plural(count, 'offset')}"
 
 
 @click.command(
@@ -457,7 +456,7 @@ def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str
 
     A key may be repeated in `cleared`.
     """
-    changes: dict[str, str | None] = dict(parse_settings(settings))
+    changes: dict[str, str | None] = dict(parse_settings(settings, "--set"))
     for key in cleared:
         if changes.get(key) is not None:
             raise UsageProblem(f"{key} is both set and unset")

@@ -105,7 +105,7 @@ def ensure_group_texts(texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
         key = _BY_NAME.get(name)
         if key is None:
-            raise ConfigError(name, None, "is not a group setting")
+            raise ConfigError(name, None, "unknown group setting")
         key_value(key, text)
 
 

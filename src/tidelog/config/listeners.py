@@ -125,7 +125,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
             # The error shows only the name, because the text after the name may be a password
             # (`NAME: VALUE`).
             match = _NAME.match(name)
-            raise ConfigError(match[0] if match else "--set", None, "must be NAME=VALUE")
+            option = f"--set {match[0]}" if match else "--set"
+            raise ConfigError(option, None, "write NAME=VALUE, e.g. num.partitions=3")
         settings[name.strip()] = value.strip()
     return settings
 

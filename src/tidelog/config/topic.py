@@ -486,7 +486,7 @@ class TopicConfig:
         """Return a setting's value in Kafka's format; raises ConfigError for an unknown name."""
         key = TOPIC_CONFIG_BY_NAME.get(name)
         if key is None:
-            raise ConfigError(name, None, "is not a topic setting")
+            raise ConfigError(name, None, "unknown topic setting")
         value: ConfigValue | None = getattr(self, key.attribute)
         return text_of(value)
 

@@ -508,7 +508,7 @@ def unknown_setting(name: str, kind: str, names: Iterable[str]) -> ConfigError:
 
     words = difflib.get_close_matches(name.lower().replace("_", "."), names, n=1)
     hint = f"; did you mean {words[0]}?" if words else ""
-    return ConfigError(name, None, f"is not a {kind} setting{hint}")
+    return ConfigError(name, None, f"unknown {kind} setting{hint}")
 
 
 def config_field(

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from tidelog.amounts import offsets_text
 from tidelog.errors import CorruptBatch, CorruptData
 from tidelog.record.batch_walk import Batch, view_batch, walk
 from tidelog.record.header import MAGIC_2
@@ -134,13 +135,13 @@ def bad_order(first: int, last: int, next_offset: int, end_offset: int) -> str |
     if next_offset <= first <= last < end_offset:
         return None
     expected = f"{next_offset} or more" if last < end_offset else f"less than {end_offset}"
-    return f"offsets {first} to {last}, expected {expected}"
+    return f"{offsets_text(first, last)}, expected {expected}"
 
 
 def jump_problem(first: int, last: int, next_offset: int, following: int) -> str:
     """Return the error text for a batch whose offsets are too large for the batch after it."""
     return (
-        f"offsets {first} to {last}, but offset {next_offset} is expected, and the next batch"
+        f"{offsets_text(first, last)}, but offset {next_offset} is expected, and the next batch"
         f" begins with offset {following}"
     )
 
@@ -178,10 +179,8 @@ def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | Non
     if next_offset >= end_offset:
         return None
     last = end_offset - 1
-    return (
-        f"no complete batch in the last {left_bytes} bytes; offsets {next_offset} to {last} may be"
-        " lost"
-    )
+    lost = offsets_text(next_offset, last)
+    return f"no complete batch in the last {left_bytes} bytes; {lost} may be lost"
 
 
 def in_order(

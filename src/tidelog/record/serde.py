@@ -60,7 +60,9 @@ class Serde(Generic[T]):
             return self.encode(value)
         except (TypeError, ValueError, OverflowError, struct.error, RecursionError) as error:
             kind = type(value).__name__
-            raise SerdeError(f"{self.name} can't write this {kind}: {error}") from error
+            raise SerdeError(
+                f"a value of type {kind} can't be written as {self.name}: {error}"
+            ) from error
 
     def deserialize(self, data: bytes | None) -> T | None:
         """Return the value that `data` encodes, None for None.
@@ -74,9 +76,12 @@ class Serde(Generic[T]):
             return self.decode(data)
         except (ValueError, struct.error, RecursionError) as error:
             size = plural(len(data), "byte")
-            is_size = isinstance(error, struct.error)
-            reason = f"must be {_SIZES[self.name]} bytes" if is_size else f"{error}"
-            raise SerdeError(f"{self.name} can't read {size}: {reason}") from error
+            reason = f"{error}"
+            if isinstance(error, struct.error):
+                reason = f"must be {_SIZES[self.name]} bytes"
+            elif isinstance(error, UnicodeDecodeError):
+                reason = f"byte {error.start} is not {error.encoding.upper()}"
+            raise SerdeError(f"{size} can't be read as {self.name}: {reason}") from error
 
 
 def _of_type(value: object, kind: type[T]) -> T:

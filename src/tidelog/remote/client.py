@@ -591,9 +591,8 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
 
 # Advice that is added to a broker's error message, by error code.
 _ADVICE: Final[dict[int, str]] = {
-    ErrorCode.MESSAGE_TOO_LARGE: "; raise the topic's max.message.bytes, or set the producer's"
-    " batch.size below it; for a single large record also raise the producer's message.max.bytes"
-    " (in Spark the option kafka.max.request.size)",
+    ErrorCode.MESSAGE_TOO_LARGE: "; raise the topic's max.message.bytes, or make batches smaller"
+    " (batch.size; in Spark the option batchBytes)",
     ErrorCode.INVALID_TIMESTAMP: "; the topic's message.timestamp.before.max.ms and"
     " message.timestamp.after.max.ms limit which times are accepted",
     ErrorCode.POLICY_VIOLATION: "; a tidelog broker refuses appends while its clock may be wrong:"

@@ -20,6 +20,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     ClusterFailure,
     GroupActive,
+    InvalidRequest,
     MissingDependency,
     NotAuthorized,
     OffsetOutOfRange,
@@ -168,6 +169,12 @@ def _header_bytes(value: str | bytes | None) -> bytes | None:
 
 
 TIMEOUT_S: Final = 15.0
+
+
+def _ensure_group_names(names: Iterable[str]) -> None:
+    """Raise InvalidRequest for an empty name, which brokers refuse without naming the fault."""
+    if "" in names:
+        raise InvalidRequest("the name of a group must not be empty")
 
 
 @contextmanager
@@ -544,6 +551,7 @@ class Cluster(Closing, Client):
             ClusterFailure: The cluster refuses, or can't be reached. Some of the groups may have
                 been deleted before the error.
         """
+        _ensure_group_names(names)
         operation = f"delete {', '.join(names)}"
         futures = self.admin().delete_consumer_groups(list(names), request_timeout=self.timeout_s)
         for name, future in futures.items():
@@ -553,7 +561,8 @@ class Cluster(Closing, Client):
                 if error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                     raise self._unknown_group(name) from error
                 if error.error_code == ErrorCode.NON_EMPTY_GROUP:
-                    raise GroupActive(f"group {name} has members ({error.reason})") from error
+                    text = f"group {name} has active members; stop its consumers, then repeat this"
+                    raise GroupActive(text) from error
                 raise
 
     def group(self, name: str) -> Group:
@@ -570,6 +579,7 @@ class Cluster(Closing, Client):
 
         For `denied` see `ClusterView.group_offsets`.
         """
+        _ensure_group_names(names)
 
         def request() -> "dict[str, ConsumerGroupDescription | None]":
             described: dict[str, ConsumerGroupDescription | None] = {}
@@ -690,7 +700,8 @@ class Cluster(Closing, Client):
             self.retry(request, unready=codes.COORDINATOR_COMES)
         except ClusterFailure as error:
             if error.error_code in codes.OVERRULED:
-                raise GroupActive(f"group {group} has active members ({error.reason})") from error
+                text = f"group {group} has active members; stop its consumers, then repeat this"
+                raise GroupActive(text) from error
             raise
 
     # -- records -----------------------------------------------------------------------------

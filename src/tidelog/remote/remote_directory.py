@@ -77,7 +77,9 @@ _PARTITIONS_MAX: Final = 100_000
 
 def _ensure_count(topic: str, count: int) -> None:
     if not 1 <= count <= _PARTITIONS_MAX:
-        raise InvalidPartitions(f"{topic}: {count} partitions; give 1 to {_PARTITIONS_MAX}")
+        raise InvalidPartitions(
+            f"{topic}: the number of partitions must be 1 to {_PARTITIONS_MAX}, got {count}"
+        )
 
 
 @reads_arguments()

@@ -10,6 +10,7 @@ from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.split import RequestedRange
 from tidelog.storage.log.log_reader import LogView, unknown_times_note
+from tidelog.timespec import time_text
 from tidelog.types import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -188,8 +189,11 @@ def _check(partition: TopicPartition, requested_range: RequestedRange) -> None:
     )
     for what, first, last in pairs:
         if first is not None and last is not None and first > last >= 0:
+            start, end = f"{first}", f"{last}"
+            if what == "time":
+                start, end = f"{time_text(first)} UTC", f"{time_text(last)} UTC"
             raise InvalidRequest(
-                f"{partition}: the {what} range starts at {first}, after its end {last}"
+                f"{partition}: the {what} range starts at {start}, after its end, {end}"
             )
 
 
@@ -252,7 +256,7 @@ def _position(
         match = reader.offset_for_time(timestamp_ms, clock=clock, steps_over_losses=True)
     if match is None and needs_match:
         raise InvalidRequest(
-            f"{reader.topic_partition}: no record at {timestamp_ms} ms or later; set"
+            f"{reader.topic_partition}: no record at {time_text(timestamp_ms)} UTC or later; set"
             " startingOffsetsByTimestampStrategy=latest to read nothing from such partitions"
         )
     return reader.log_end_offset if match is None else match.offset

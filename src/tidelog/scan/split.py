@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Self
 
-from tidelog.amounts import plural
+from tidelog.amounts import offsets_text, plural, verb
 from tidelog.errors import LostOffsets, MissingTimestamps
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, TopicPartition
@@ -282,8 +282,9 @@ def ensure_times(
 ) -> None:
     """Raise MissingTimestamps if a strict read of these offsets found records without a time."""
     if stats.without_time:
+        have = verb(end_offset - start_offset, "has", "have")
         raise MissingTimestamps(
-            f"{name}: offsets {start_offset} to {end_offset - 1} have"
+            f"{name}: {offsets_text(start_offset, end_offset - 1)} {have}"
             f" {plural(stats.without_time, 'record')} without a {clock.known_time_name}, which a"
             " strict read does not allow"
         )

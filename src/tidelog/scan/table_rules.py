@@ -68,7 +68,11 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int | None) -> InexactTable:
     """Return the error for an inexact table; `at_ms` is None for the table of the whole log."""
     as_of = "" if at_ms is None else f" as of {_time(at_ms)}"
     is_absent = any(doubt.reason == _ABSENT for doubt in doubts)
-    remedy = "Restore the directories" if is_absent else "Choose a later time"
+    remedy = "Only the table of the current log (without a time) is exact: use that"
+    if is_absent:
+        remedy = "Restore the directories"
+    elif _since(doubts) is not None:
+        remedy = "Choose a later time"
     error = InexactTable(
         f"can't determine the table{as_of} exactly: {'; '.join(by_reason(doubts))}."
         f" {remedy}, or allow an inexact table (inexact=mark)",
@@ -111,10 +115,7 @@ def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
     """Return a doubt if the start of a log was deleted; None if no record was deleted there."""
     if not log_start_offset:
         return None
-    effect = (
-        "were deleted (retention, DeleteRecords), possibly all records of some keys; leave out"
-        " the time to read the table of the current log"
-    )
+    effect = "were deleted (retention, DeleteRecords), possibly all records of some keys"
     reason = f"records below offset {log_start_offset} {effect}"
     return Doubt(name, reason, kind=f"records at the start {effect}")
 

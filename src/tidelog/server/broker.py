@@ -309,7 +309,7 @@ class Server:
             StorageFailure: A partition could not be closed.
         """
         if self._listeners:  # empty after a failed start
-            LOGGER.info("stopping: the partitions are synced and closed", extra=LOGGED_ONCE)
+            LOGGER.info("stopping: syncing and closing the partitions", extra=LOGGED_ONCE)
         began_ms = self.node.log_dir.env.clock.monotonic_ms()
         for listener in self._listeners:
             listener.close()

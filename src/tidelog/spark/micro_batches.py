@@ -41,6 +41,7 @@ from tidelog.spark.stream_options import (
     share_limit,
 )
 from tidelog.spark.tasks import Task
+from tidelog.timespec import time_text
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
 # Maximum number of lost ranges that the progress lists. Further ranges are only counted, so that
@@ -177,7 +178,7 @@ def _by_time(
     offset = matches[name]
     if offset is None and start.needs_match:
         raise InvalidRequest(
-            f"{name}: no record at {times[name]} ms or later; with"
+            f"{name}: no record at {time_text(times[name])} UTC or later; with"
             " startingOffsetsByTimestampStrategy=latest the stream would start at the log end"
         )
     first, end = snapshot.extents[name]

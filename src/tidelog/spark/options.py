@@ -305,7 +305,7 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Partitio
     if text is None or text.strip().lower() == word:
         return None
     if not text.lstrip().startswith("{"):
-        raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
+        raise InvalidRequest(f"option {name}={text}: must be {READ_OPTIONS[name]}")
 
     def read(where: str, value: object) -> int:
         # A start can't be -1 (the log's end), and an end can't be -2 (the log's beginning), because

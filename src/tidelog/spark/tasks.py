@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
+from tidelog.amounts import offsets_text
 from tidelog.errors import InvalidRequest, LostOffsets
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.bounds import Bounds
@@ -73,11 +74,9 @@ class EmptyRange:
     reason: str
 
     def __str__(self) -> str:
-        is_empty = self.start >= self.end
-        offsets = (
-            f"at offset {self.start}" if is_empty else f"in offsets {self.start} to {self.end - 1}"
-        )
-        return f"{self.name}: nothing to read {offsets}: {self.reason}"
+        last = max(self.start, self.end - 1)
+        where = f"{'at' if last == self.start else 'in'} {offsets_text(self.start, last)}"
+        return f"{self.name}: nothing to read {where}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,7 +373,9 @@ def matching_topics(options: SourceOptions, topics: Iterable[str]) -> Sequence[s
     try:
         pattern = re.compile(options.pattern)
     except re.error as error:
-        raise InvalidRequest(f"option subscribePattern={options.pattern}: {error}") from error
+        raise InvalidRequest(
+            f"option subscribePattern={options.pattern}: not a valid regular expression: {error}"
+        ) from error
     return [name for name in topics if pattern.fullmatch(name) and name not in _INTERNAL]
 
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from tidelog.amounts import offsets_text
 from tidelog.errors import (
     CorruptBatch,
     CorruptData,
@@ -218,7 +219,7 @@ def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Ba
 
 def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: int) -> str | None:
     """Return the problem of a batch that follows known records; None if the batch is valid."""
-    epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
+    epoch, where = batch.leader_epoch, offsets_text(batch.base_offset, batch.last_offset)
     # The first batch of a response may begin below the requested offset.
     least = batch.last_offset if next_offset == expected.offset else batch.base_offset
     if least < next_offset:

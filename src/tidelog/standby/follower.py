@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final, Self, TypeAlias
 
-from tidelog.amounts import plural, verb
+from tidelog.amounts import offsets_text, plural, verb
 from tidelog.closing import Closing
 from tidelog.control.server import ControlServer
 from tidelog.control.verbs import VERBS, Arguments, Result, Verbs, holder_status
@@ -419,8 +419,9 @@ class Follower(Closing):
         """Report truncated offsets, and offsets that the leader deleted before they were copied."""
         self._add_notes(
             [
-                f"{copy.name}: offsets {cut.start} to {cut.end - 1} were truncated: at these"
-                " offsets the leader's log has other records or none"
+                f"{copy.name}: {offsets_text(cut.start, cut.end - 1)}"
+                f" {verb(cut.end - cut.start, 'was', 'were')} truncated: the leader's log has other"
+                " records there or none"
                 for cut in copy.counts.truncations
             ]
         )

@@ -77,7 +77,8 @@ def ensure_few(count: int, unit: CalendarUnit) -> None:
     """Raise InvalidRequest for more than `UNITS_MAX` units."""
     if count > UNITS_MAX:
         raise InvalidRequest(
-            f"{count:,} {unit}s are more than {UNITS_MAX:,}; use a shorter range or a larger unit"
+            f"the range has {count:,} {unit}s, more than {UNITS_MAX:,}; use a shorter range or a"
+            " larger unit"
         )
 
 

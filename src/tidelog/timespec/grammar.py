@@ -140,6 +140,8 @@ def parse_point(
     try:
         if stripped.startswith("@"):
             return parse_rpk_point(stripped, now_ms=now_ms)
+        if _SEPARATOR in stripped.partition("[")[0]:
+            raise InvalidTime(stripped, "a range, but one point in time is required")
         moment = read_moment(stripped, now_ms)
         ns = moment.resolve(now_ms * NS_PER_MS, zone_of(zone))
         return checked_ms(stripped, ns // NS_PER_MS * NS_PER_MS if down else ns)

@@ -197,7 +197,7 @@ def test_columns(spark: "SparkSession") -> None:
     assert times.selectExpr("unix_millis(timestamp)").collect()[0][0] == 1360281600123
     days = to_records(made, RecordColumns(value="a.b", time="day"))
     assert days.selectExpr("unix_millis(timestamp)").collect()[0][0] == T0
-    with pytest.raises(InvalidRequest, match=r"no column 'day2': did you mean day\?"):
+    with pytest.raises(InvalidRequest, match=r"no column 'day2'; did you mean day\?"):
         to_records(made, RecordColumns(time="day2"))
     with pytest.raises(InvalidRequest, match="column half is decimal"):
         to_records(made, RecordColumns(time="half"))

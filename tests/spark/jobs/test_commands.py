@@ -94,7 +94,7 @@ def test_a_target_that_would_lose_records_is_exit_code_2(
     loss = "deleted at once: flights: retention.ms=604800000: 4 records created before"
     assert loss in refused.err
     hint = "repeat the command with --config retention.ms=-1, or use --force"
-    assert f"error: nothing was written\nhint: {hint}\n" in refused.err
+    assert f" would refuse or lose records, so nothing was written\nhint: {hint}\n" in refused.err
     forced = load(tmp_path, "--force")
     assert forced.code == 0
     assert sum(int(str(row["records"])) for row in forced.objects) == 4

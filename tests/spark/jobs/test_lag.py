@@ -146,7 +146,7 @@ class TestDirectories:
         assert total == sum(row["records_left"] for row in rows.values())
         with pytest.raises(InvalidRequest, match="have no column offset"):
             tidelog_spark.lag(spark, path, positions=table.drop("offset"))
-        with pytest.raises(InvalidRequest, match="applies only to a cluster"):
+        with pytest.raises(InvalidRequest, match="is for a cluster"):
             tidelog_spark.lag(spark, path, positions=table, data=path)
 
 

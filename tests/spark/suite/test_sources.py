@@ -153,7 +153,7 @@ def test_times_as_positions_and_exactly(load: Load) -> None:
     assert exact != want
     assert rows_of(load(timeRange="exact", **given)) == exact
     late = {"subscribe": RECORDS, "startingTimestamp": T0 + SPAN_MS, "timeRange": "positions"}
-    with pytest.raises(Exception, match=r"no record at \d+ ms or later"):
+    with pytest.raises(Exception, match=r"no record at .* UTC or later"):
         load(**late).count()
     assert load(startingOffsetsByTimestampStrategy="latest", **late).count() == 0
 

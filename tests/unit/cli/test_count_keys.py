@@ -157,7 +157,7 @@ def test_a_key_that_is_no_text_is_named_with_its_place(cli: Cli, output: str) ->
     ):
         result = cli.run("count", "flights", *words, "-o", output)
         assert result.code == 1
-        assert f"error: {place}: key: string can't read 1 byte" in result.err
+        assert f"error: {place}: key: 1 byte can't be read as string" in result.err
         assert step in result.err
         assert "/w==" in cli.ok("count", "flights", *words, "-o", output, "--key-as", "bytes").out
         assert "/w==" in cli.ok("count", "flights", *words).out

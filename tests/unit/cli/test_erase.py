@@ -128,7 +128,7 @@ def test_a_key_is_given_by_its_serializer(flights: Cli) -> None:
     assert json.loads(result.out)["records"] == 1
     wrong = flights.run("erase", "flights", "--key", "x", "--key-as", "int64")
     assert wrong.code == ExitCode.ERROR
-    assert "'x' is not valid int64: must be a whole number\n" in wrong.err
+    assert "error: --key: 'x' can't be read as int64: must be a whole number\n" in wrong.err
 
 
 def test_the_process_that_holds_the_directory_erases(keyed: Cli) -> None:

@@ -106,7 +106,7 @@ def test_a_file_that_does_not_exist(cli: Cli, command: str, tmp_path: Path) -> N
         ("audit DATA OTHER --map nowhere.map", ExitCode.USAGE, "nowhere.map: No such file"),
         ("audit DATA OTHER --group g", ExitCode.USAGE, "so the groups' positions are unknown"),
         ("audit DATA --group g", ExitCode.USAGE, "so the groups' positions are unknown"),
-        ("audit DATA", ExitCode.USAGE, "give a second place, or a group"),
+        ("audit DATA", ExitCode.USAGE, "give a second place (B), or a group"),
         ("audit DATA --group g --map m", ExitCode.USAGE, "an offset map can be used only with"),
         ("audit DATA OTHER --rename flights=x --rename y=x", ExitCode.USAGE, "one name on B"),
         (
@@ -115,7 +115,7 @@ def test_a_file_that_does_not_exist(cli: Cli, command: str, tmp_path: Path) -> N
             "a state folder can't be used with a time range",
         ),
         ("spark bootstrap TABLE flights --to DATA --option x", ExitCode.USAGE, "--option 'x'"),
-        ("spark compact DATA flights", ExitCode.USAGE, "flights is not compacted"),
+        ("spark compact DATA flights", ExitCode.USAGE, "flights is not a compacted topic"),
         ("spark compact s3://bucket/logs", ExitCode.USAGE, "object stores are read"),
         ("spark mirror DATA flights --to EMPTY --checkpoint c", 1, "no topic 'flights'"),
         (
@@ -131,7 +131,7 @@ def test_a_file_that_does_not_exist(cli: Cli, command: str, tmp_path: Path) -> N
         ("spark mirror DATA flights --to OTHER --checkpoint TAKEN", ExitCode.USAGE, "another fold"),
         ("spark lag DATA", ExitCode.USAGE, "so the groups' positions are unknown"),
         ("spark lag DATA --group g", ExitCode.USAGE, "so the groups' positions are unknown"),
-        ("spark lag DATA --data OTHER", ExitCode.USAGE, "applies only to a cluster"),
+        ("spark lag DATA --data OTHER", ExitCode.USAGE, "is for a cluster"),
         ("spark reindex DATA --zone-cache DATA/zones", ExitCode.USAGE, "is inside"),
         ("spark reindex DATA --zone-cache s3://b/zones", ExitCode.USAGE, "not a URL"),
         ("spark replay DATA flights --to DATA", ExitCode.USAGE, "be replayed into itself"),

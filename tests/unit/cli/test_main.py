@@ -23,6 +23,7 @@ from tidelog.errors import (
     CorruptFile,
     DamagedLog,
     MissingFile,
+    NotAuthorized,
     StorageFailure,
     TidelogError,
     UnknownTopic,
@@ -208,6 +209,17 @@ _VERIFY = "`tidelog tier --verify` finds missing and damaged objects"
             "`tidelog dump 'a b.log'` shows the undamaged part",
         ),
         (
+            CorruptFile("not JSON", path="d/tidelog-topics.json"),
+            "`tidelog doctor` lists all damage and what to do",
+        ),
+        (CorruptFile("too short", path="checkpoint/offsets.map"), ""),
+        (CorruptFile("bad; `tidelog tier t:0 --restore` rebuilds it", path="t-0/x.log"), ""),
+        (StorageFailure("s3:", "open", "no URL; check the bucket's name"), ""),
+        (
+            NotAuthorized("h:1", "read group g", "denied", error_code=30),
+            "the client's user lacks the right for this; `tidelog acls add` grants rights",
+        ),
+        (
             StorageFailure("f", "sync", "EIO"),
             "check the disk: space, permissions, the system's log",
         ),
@@ -232,6 +244,53 @@ def test_denied_permission_names_the_file_and_what_to_check() -> None:
         "data/flights-0/0.log: read failed: Permission denied",
         "check the owner and mode of the file and of its directory",
     )
+
+
+@pytest.mark.parametrize("kind", [NotADirectoryError, FileExistsError])
+def test_a_file_in_place_of_a_directory_is_no_fault_of_the_disk(kind: type[OSError]) -> None:
+    code = errno.ENOTDIR if kind is NotADirectoryError else errno.EEXIST
+    failure = as_storage_failure(kind(code, os.strerror(code), "file"), "file", "open")
+    failure.__cause__ = kind()
+    assert problems.describe(failure).hint == "give the path of a directory"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (
+            ("read", "flights", "-n", "-1"),
+            ("Invalid value for '--limit' / '-n': -1; must be 0 or more", "`tidelog read --help`"),
+        ),
+        (
+            ("users", "add", "a", "--bootstrap", "h:1", "--iterations", "1"),
+            ("'--iterations': 1; must be 4096 to 16384", "`tidelog users add --help`"),
+        ),
+        (("read", "flights", "-n", "x"), ("'x' is not a whole number", "`tidelog read --help`")),
+        (("lag", "-b", "h:1", "--max-seconds", "x"), ("'x' is not a number", "`tidelog lag")),
+        (
+            ("read", "flights", "-o", "jsn"),
+            ("'jsn' is not one of", "did you mean json? `tidelog read --help` shows the options"),
+        ),
+        (("read", "flights", "-o", "xml"), ("'xml' is not one of", "`tidelog read --help` shows")),
+    ],
+)
+def test_invalid_values_of_options_are_explained_in_words(
+    cli: Cli, arguments: tuple[str, ...], lines: tuple[str, str]
+) -> None:
+    result = cli.run(*arguments)
+    error, hint = result.err.splitlines()
+    assert result.code == ExitCode.USAGE
+    assert error.startswith("error: ")
+    assert lines[0] in error
+    assert hint.startswith(f"hint: {lines[1]}")
+
+
+def test_a_record_above_the_limit_names_the_setting(cli: Cli) -> None:
+    cli.ok("create", "small", "--config", "max.message.bytes=100")
+    refused = cli.run("produce", "small", "--from", "-", stdin=b"x" * 200)
+    assert "error: stdin line 1: a batch of " in refused.err
+    hint = f"hint: `tidelog config TOPIC --set max.message.bytes=SIZE --data {cli.data}`"
+    assert hint in refused.err
 
 
 def test_internal_errors_are_raised(cli: Cli) -> None:
@@ -461,7 +520,7 @@ def test_error_lines_have_no_control_characters(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--at", "now"), "--at: applies only with --table; --from TIME reads records from a time"),
+        (("--at", "now"), "--at applies only with --table; --from TIME reads records from a time"),
         (("--zone", "Berlin"), "--zone Berlin: not a time zone; did you mean Europe/Berlin?"),
     ],
 )

@@ -168,19 +168,27 @@ def test_a_codec_compresses_batches(flights: Cli) -> None:
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
-        (b"{}\nnull\n", ("-f", "json"), "stdin line 2: is null, must be a JSON object"),
-        (b"{}\ntrue\n", ("-f", "json"), "stdin line 2: is true, must be a JSON object"),
-        (b"{}\n1.5\n", ("-f", "json"), "stdin line 2: is a number, must be a JSON object"),
-        (b'{}\n"a"\n', ("-f", "json"), "stdin line 2: is text, must be a JSON object"),
-        (b"{}\n[1]\n", ("-f", "json"), "stdin line 2: is a list, must be a JSON object"),
+        (b"{}\nnull\n", ("-f", "json"), "line 2: null, but each line must be a JSON object"),
+        (b"{}\ntrue\n", ("-f", "json"), "line 2: true, but each line must be a JSON object"),
+        (
+            b"{}\n1.5\n",
+            ("-f", "json"),
+            "line 2: a number, but each line must be a JSON object",
+        ),
+        (b'{}\n"a"\n', ("-f", "json"), "line 2: text, but each line must be a JSON object"),
+        (b"{}\n[1]\n", ("-f", "json"), "line 2: a list, but each line must be a JSON object"),
         (b"{}\n{\n", ("-f", "json"), "stdin line 2: not JSON"),
         (
             b'{"a":1}\n{"b":1}\n',
             ("-f", "json", "--key", "a"),
             "line 2: no column 'a'; the columns are b",
         ),
-        (b"a,b\n1,2\n1\n", ("-f", "csv"), "stdin line 3: number of cells is 1, but"),
-        (b"a,b\n1,2\n1,2,3\n", ("-f", "csv"), "stdin line 3: number of cells is 3"),
+        (b"a,b\n1,2\n1\n", ("-f", "csv"), "stdin line 3: 1 cell, but"),
+        (
+            b"a,b\n1,2\n1,2,3\n",
+            ("-f", "csv"),
+            "line 3: 3 cells, but the heading has 2 columns",
+        ),
         (b"a\n1\n\xff\n", ("-f", "csv"), "not CSV in UTF-8"),
         (b'{"t":0}\n{"t":"soon"}', ("-f", "json", "--time", "t"), "line 2: t: 'soon': not a time"),
         (b'{"t":0}\n{"t":[]}', ("-f", "json", "--time", "t"), "which is not a time"),
@@ -412,7 +420,7 @@ def test_typed_key_and_value_have_encodings_and_may_be_empty(flights: Cli) -> No
     assert [(row["key"], row["value"]) for row in rows] == [(7, "")]
     refused = flights.run("produce", "flights", "--key", "x", "--key-as", "int64", "--value", "v")
     assert refused.code == 1
-    assert refused.err.startswith("error: arguments: --key: 'x' is not valid int64:")
+    assert refused.err.startswith("error: arguments: --key: 'x' can't be read as int64:")
 
 
 @pytest.mark.parametrize("key", ["k", ""])
@@ -434,7 +442,7 @@ def test_a_line_without_the_separator_is_named(flights: Cli) -> None:
     result = flights.run("produce", "flights", "--key-separator", "::", stdin=b"a::1\nb:2\n")
     assert result.code == 1
     assert result.err == (
-        "error: stdin line 2: no '::' that ends the key; 1 row before it was appended, and is"
+        "error: stdin line 2: no '::' after the key; 1 row before it was appended, and is"
         " appended again if the command is repeated; --check finds invalid rows before anything is"
         " appended\n"
     )

@@ -276,7 +276,7 @@ def test_a_hint_is_the_command_that_keeps_all_records(
         lose()
     assert err.getvalue().splitlines()[3:] == [
         "note: topic t had been created",
-        "error: nothing was written",
+        f"error: {target} would refuse or lose records, so nothing was written",
         f"hint: {hint}, or use --force",
     ]
 

@@ -189,7 +189,7 @@ def test_config_shows_defaults_that_differ_by_name_of_the_setting(flights: Cli) 
     [
         (("--set", "segment.bytes"), 3, "write KEY=VALUE"),
         (("--set", "retention.ms=5", "--unset", "retention.ms"), 3, "both set and unset"),
-        (("--unset", ""), 3, "error: '': is not a topic setting"),
+        (("--unset", ""), 3, "error: '': unknown topic setting"),
         (("--set", "retention.mss=5"), 3, "did you mean retention.ms?"),
         (("--set", "segment.bytes=12"), 3, "1048576"),
     ],

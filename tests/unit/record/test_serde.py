@@ -36,9 +36,9 @@ def test_known_bytes_both_ways(name: str, value: object, encoded: str) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("int32", b"12345678", "int32 can't read 8 bytes: must be 4 bytes"),
-        ("int64", b"1", "int64 can't read 1 byte: must be 8 bytes"),
-        ("double", b"1234", "double can't read 4 bytes: must be 8 bytes"),
+        ("int32", b"12345678", "8 bytes can't be read as int32: must be 4 bytes"),
+        ("int64", b"1", "1 byte can't be read as int64: must be 8 bytes"),
+        ("double", b"1234", "4 bytes can't be read as double: must be 8 bytes"),
     ],
 )
 def test_a_number_of_another_size_is_refused_with_the_right_size(
@@ -56,7 +56,7 @@ def test_a_number_out_of_range_is_refused_with_the_range(name: str, bits: int) -
         with pytest.raises(SerdeError) as caught:
             serializer(name)(number)
         assert f"{caught.value}".endswith(
-            f"can't write this int: must be from {-limit} to {limit - 1}"
+            f"a value of type int can't be written as {name}: must be from {-limit} to {limit - 1}"
         )
 
 

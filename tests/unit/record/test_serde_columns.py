@@ -63,12 +63,12 @@ def test_a_decoded_column_equals_its_decoded_values(name: str, data: st.DataObje
 )
 def test_a_value_that_is_not_of_the_serializer_is_shown(name: str, value: bytes) -> None:
     column = pa.array([None, value], pa.binary())
-    with pytest.raises(SerdeError, match=f"{name} can't read {plural(len(value), 'byte')}: "):
+    with pytest.raises(SerdeError, match=f"{plural(len(value), 'byte')} can't be read as {name}: "):
         decode_column(column, name)
 
 
 def test_text_that_is_no_utf_8_is_shown() -> None:
-    with pytest.raises(SerdeError, match=r"string can't read 2 bytes.*ff fe"):
+    with pytest.raises(SerdeError, match=r"2 bytes can't be read as string.*ff fe"):
         decode_column(pa.array([b"\xff\xfe"], pa.binary()), "string")
 
 

@@ -137,6 +137,16 @@ def test_an_error_because_of_another_record_does_not_hide_the_cause(
         sender.send("flights", [row(0)] * 4, None).result(PATIENCE_S)
 
 
+def test_the_advice_for_a_large_record_names_only_settings_that_are_not_followed(
+    sender: Sender, client: Library
+) -> None:
+    """The producer follows the topic's limit, so its own limit needs no change."""
+    client.fake.codes = [10]
+    with pytest.raises(MessageTooLarge, match=r"raise the topic's max\.message\.bytes") as caught:
+        sender.send("flights", [row(0)], None).result(PATIENCE_S)
+    assert "message.max.bytes" not in str(caught.value)
+
+
 def test_the_result_has_first_and_last_offset(sender: Sender, client: Library) -> None:
     answer = sender.send("flights", [row(0), row(1), row(0), row(0)], None).result(PATIENCE_S)
     assert {n: (a.base_offset, a.last_offset) for n, a in answer.items()} == {0: (4, 9), 1: (7, 7)}

@@ -326,7 +326,7 @@ class TestDivergence:
             copy = follower.copies[P0]
             assert [(cut.start, cut.end) for cut in copy.counts.truncations] == [(2, 3)]
             assert values(copy.log) == [b"a", b"b", b"c"]
-            assert any("offsets 2 to 2 were truncated" in note for note in follower.notes)
+            assert any("offset 2 was truncated" in note for note in follower.notes)
             assert log_bytes(copy.log) == log_bytes(leader.log())
 
     def test_a_standby_is_truncated_to_a_leaders_shorter_log_of_the_same_epoch(

@@ -343,7 +343,7 @@ class TestSettingDamageAside:
         damaged = flip(env, BAD * SIZE + at, bit)
         (finding,) = [each for each in mend_all(env) if "does not cut this off" in each.damage]
         assert (finding.position, finding.offset) == (BAD * SIZE, BAD)
-        assert f"offsets {BAD} to {BAD} are lost" in finding.remedy
+        assert f"offset {BAD} is lost" in finding.remedy
         aside = read(env, f"{LOG}.{BAD * SIZE}.aside")
         assert aside == damaged[BAD * SIZE : (BAD + 1) * SIZE]
         kept = [offset for offset in range(COUNT) if offset != BAD]
@@ -552,7 +552,7 @@ def test_numbers_that_look_like_batches_hide_no_valid_ones(
     directory.close()
     assert read(env, LOG) == before
     (finding,) = [each for each in mend_all(env) if "does not cut this off" in each.damage]
-    assert "offsets 0 to 0 are lost" in finding.remedy
+    assert "offset 0 is lost" in finding.remedy
     assert read(env, f"{LOG}.0.aside") + read(env, f"{1:020d}.log") == before
     _, log = reopen(env)
     assert there(log) == [1, 2, 3]

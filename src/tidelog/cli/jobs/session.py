@@ -33,7 +33,7 @@ from tidelog.cli.surroundings import (
     interrupted_by_sigterm,
     read_settings_text,
 )
-from tidelog.errors import InvalidTime, MissingDependency, TidelogError
+from tidelog.errors import InvalidTime, MissingDependency, TidelogError, UnknownTopic
 from tidelog.html_cells import visible
 from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import (
@@ -246,7 +246,10 @@ def losses_reported(
         for note in getattr(error, "__notes__", ()):
             surroundings.note(note)
         hint = _keeping(error, command_config, has_config=has_config)
-        surroundings.fail("nothing was written", f"{hint}, or use --force")
+        surroundings.fail(
+            f"{error.target} would refuse or lose records, so nothing was written",
+            f"{hint}, or use --force",
+        )
         losses.code = ExitCode.FINDINGS
 
 
@@ -580,9 +583,8 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
             if name not in topics:
                 raise unknown_topic(str(name), topics)
             if partition is not None and partition >= topics[str(name)]:
-                error = unknown_topic(f"{name}:{partition}", ())
-                error.add_note(f"{name} has {partitions_text(topics[str(name)])}")
-                raise error
+                has = partitions_text(topics[str(name)])
+                raise UnknownTopic(f"topic {name} has {has}, not {partition}")
         if use.writes and not use.place.is_broker:
             _check_writable(use.place.address)
 

@@ -237,7 +237,9 @@ def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
         try:
             rule = re.compile(pattern)
         except re.error as error:
-            raise InvalidRequest(f"topic pattern {pattern!r}: {error}") from error
+            raise InvalidRequest(
+                f"topic pattern {pattern!r} is not a valid regular expression: {error}"
+            ) from error
         topics |= {pattern} & names or {name for name in names if rule.fullmatch(name)}
     return topics
 
@@ -638,7 +640,9 @@ def plan_audit(env: Env, a: Place, b: Place | None, **options: Unpack[AuditOptio
 
 def _check_options(b: Place | None, options: AuditOptions) -> None:
     if b is None and options["group"] is None:
-        raise InvalidRequest("give a second place, or a group")
+        raise InvalidRequest(
+            "nothing to compare the topics with: give a second place (B), or a group (--group)"
+        )
     if b is None and options["offset_map"] is not None:
         raise InvalidRequest("an offset map can be used only with a second place")
     has_times = options["start"] is not None or options["end"] is not None

@@ -397,7 +397,9 @@ def _others(work: AuditWork, state: State) -> list[Run]:
 def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
     """Read the offsets that no reused run covers; return a `Run` for each range that was read."""
     parts = [part for plan in plans.values() for part in plan.parts]
-    work.plan.options["listener"].note(f"reading {len(parts)} parts of {len(plans)} places")
+    work.plan.options["listener"].note(
+        f"reading {plural(len(parts), 'part')} of {plural(len(plans), 'place')}"
+    )
     scope = work.scope
     return _read(work, state, parts, (scope.start_ms, scope.end_ms))
 

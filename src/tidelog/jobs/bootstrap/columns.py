@@ -56,7 +56,7 @@ class RecordColumns:
         """Raise InvalidRequest if a column does not exist; the message lists the columns."""
         for column in (self.key, self.time, self.value, self.headers, self.partition):
             if column is not None and column not in names:
-                raise InvalidRequest(f"no column {column!r}: {nearest(column, names)}")
+                raise InvalidRequest(f"no column {column!r}; {nearest(column, names)}")
 
 
 def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":

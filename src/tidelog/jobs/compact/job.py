@@ -391,7 +391,8 @@ def names_of(
         info = log_dir.topic(topic)
         if not info.config.is_compacted:
             raise InvalidRequest(
-                f"{topic} is not compacted: its cleanup.policy does not contain compact"
+                f"{topic} is not a compacted topic; `tidelog config {topic} --data {log_dir.path}"
+                " --set cleanup.policy=compact` makes it one"
             )
         numbers = info.present if isinstance(item, str) else [item.partition]
         names.update(TopicPartition(topic, number) for number in numbers)

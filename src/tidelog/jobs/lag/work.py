@@ -91,7 +91,10 @@ def check_groups(
 def check_no_data(place: Place, data: str | None) -> None:
     """Raise InvalidRequest if `data`, which is for clusters, is given for a directory."""
     if data is not None:
-        raise InvalidRequest(f"data={data} applies only to a cluster; {place} is a directory")
+        raise InvalidRequest(
+            f"data (--data {data}) is for a cluster, as the data directory of one of its brokers;"
+            f" {place} is a directory itself, so leave data out"
+        )
 
 
 def observe_cluster(

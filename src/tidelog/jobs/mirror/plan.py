@@ -316,7 +316,7 @@ def _check(plan: MirrorPlan) -> None:
         if names[pair.source] == str(plan.target) and pair.topic == pair.target:
             raise InvalidRequest(
                 f"{pair.topic} of {names[pair.source]} would be copied into itself: give it another"
-                " name at the target"
+                " name at the target (--rename TOPIC=NAME)"
             )
     for source in plan.sources:
         _check_pattern(source, plan.target)
@@ -328,7 +328,9 @@ def _check_pattern(source: MirrorSource, target: Place) -> None:
     try:
         re.compile(source.pattern)
     except re.error as error:
-        raise InvalidRequest(f"pattern {source.pattern}: {error}") from error
+        raise InvalidRequest(
+            f"pattern {source.pattern!r} is not a valid regular expression: {error}"
+        ) from error
     if str(source.place) == str(target):
         raise InvalidRequest(
             f"pattern {source.pattern}: source and target are the same place, so the pattern would"
@@ -375,7 +377,7 @@ def read_renames(
         old, equals, new = text.partition("=")
         where, slash, topic = old.rpartition("/")
         if not (equals and topic and new):
-            raise InvalidRequest(f"rename {text}: write TOPIC=NAME, or PLACE/TOPIC=NAME")
+            raise InvalidRequest(f"rename {text!r}: write TOPIC=NAME, or PLACE/TOPIC=NAME")
         if topic not in topics:
             raise InvalidRequest(f"rename {text}: {topic} is not among the topics that are copied")
         numbers = [n for n, place in enumerate(places) if not slash or str(place) == where]

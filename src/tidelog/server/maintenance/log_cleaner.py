@@ -85,7 +85,9 @@ class _Lent:
 
 def _ensure_compacted(node: "Node", name: TopicPartition) -> None:
     if not node.log_dir.topic(name.topic).config.is_compacted:
-        raise InvalidRequest(f"{name.topic} is not compacted: its cleanup.policy lacks compact")
+        raise InvalidRequest(
+            f"{name.topic} is not a compacted topic: its cleanup.policy does not contain compact"
+        )
 
 
 async def _flush(node: "Node", name: TopicPartition, *, roll: bool) -> None:

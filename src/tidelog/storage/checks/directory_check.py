@@ -72,7 +72,7 @@ _REMEDY: Final = {
     ),
 }
 
-_ANY: Final = f"{_REMOVED}; the offsets of these partitions are then determined again"
+_ANY: Final = f"{_REMOVED}; the offsets of partitions without a line are then determined again"
 
 # The log end of each partition, None if unknown. A partition's offset in a checkpoint must not be
 # larger than the partition's log end.
@@ -220,7 +220,7 @@ class DirectoryCheck:
             OSError: The directory can't be read.
         """
         if not self.fs.exists(self.path):
-            raise InvalidRequest(f"{self.path}: there is no such directory")
+            raise InvalidRequest(f"{self.path}: no such directory")
         if not self.fs.stat(self.path).is_dir:
             raise InvalidRequest(f"{self.path} is not a directory")
         findings = self._load_topics()

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 from typing import Final, NamedTuple
 
+from tidelog.amounts import offsets_text
 from tidelog.env import File
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.lazy_dataclass import dataclass
@@ -422,12 +423,14 @@ class LogCheck:
 
     def _broken_records(self, batch: Batch, position: int, reason: str) -> Finding:
         first, last = self.facts.next_offset, batch.last_offset
+        reads = "can't be read" if first == last else "can't all be read"
+        unreadable = f"{offsets_text(first, last)} {reads}"
         return self._finding(
             position,
             first,
             f"{reason}, although the checksum of the batch matches: the producer built"
             " the batch wrongly",
-            f"offsets {first} to {last} can't all be read; {self._reads_on(last + 1)};"
+            f"{unreadable}; {self._reads_on(last + 1)};"
             " the producer has to send these records again",
         )
 
@@ -589,4 +592,4 @@ def _span(start: int, end: int) -> str:
     """Format offsets [start, end) for a message."""
     if end <= start:
         return "no offset is missing"
-    return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"
+    return offsets_text(start, end - 1)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import field, replace
 from typing import Final
 
+from tidelog.amounts import offsets_text
 from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptFile, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
@@ -394,7 +395,7 @@ class PartitionCheck:
             return
         yield Finding(
             partition.path(log_files.log_file_name(end)),
-            f"offsets {start} to {end - 1} before it: {GAP_REASON}",
+            f"{offsets_text(start, end - 1)} before it: {GAP_REASON}",
             "restore the files from a replica or a backup; readers report these offsets as lost",
             offset=start,
         )

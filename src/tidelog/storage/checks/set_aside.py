@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from tidelog.amounts import offsets_text, verb
 from tidelog.env import Env
 from tidelog.errors import DamagedLog
 from tidelog.lazy_dataclass import dataclass
@@ -95,7 +96,9 @@ class Parting:
         consequence = f"the log continues at offset {self.resumes_at}"
         if self.resumes_at > self.next_offset:
             last = self.resumes_at - 1
-            consequence = f"{consequence}, and offsets {self.next_offset} to {last} are lost"
+            lost = offsets_text(self.next_offset, last)
+            are = verb(self.resumes_at - self.next_offset, "is", "are")
+            consequence = f"{consequence}, and {lost} {are} lost"
         if not self.is_searched:
             consequence += (
                 "; too many positions look like batches, so the moved bytes may contain sound"

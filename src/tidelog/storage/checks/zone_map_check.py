@@ -8,6 +8,7 @@ changed. A repair never rebuilds such a zone map, because it is the only evidenc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from tidelog.amounts import offsets_text
 from tidelog.errors import CorruptIndex, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
@@ -225,8 +226,8 @@ def _bound_problem(zone: Zone, facts: LogFacts, slot: int, end: int) -> str | No
     first, last = facts.first_offsets[slot], facts.last_offsets[end - 1]
     if (zone.first_offset, zone.last_offset) != (first, last):
         return (
-            f"it has offsets {zone.first_offset} to {zone.last_offset}, its batches have {first} to"
-            f" {last}"
+            f"it has {offsets_text(zone.first_offset, zone.last_offset)}, its batches have"
+            f" {offsets_text(first, last)}"
         )
     largest = max(facts.timestamps[slot:end])
     if zone.timed_records and zone.max_record_ms > largest:

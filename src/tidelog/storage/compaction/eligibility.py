@@ -18,6 +18,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, Protocol
 
+from tidelog.amounts import share_text
 from tidelog.config import TopicConfig
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import time_text
@@ -210,12 +211,12 @@ def _due(
     head: Sequence[CleanableSegment],
 ) -> tuple[DueReason | None, str]:
     dirty, ratio = decision.dirty_bytes, decision.ratio
-    share = f"{dirty} of {dirty + decision.clean_bytes} bytes are dirty ({ratio:.3f})"
+    share = f"{dirty:,} of {dirty + decision.clean_bytes:,} bytes are dirty ({share_text(ratio)})"
     limit = config.tidelog_compaction_min_dirty_bytes
     if dirty and ratio > config.min_cleanable_dirty_ratio:
         return DueReason.RATIO, share
     if dirty and limit != NEVER_BYTES and dirty >= limit:
-        return DueReason.BYTES, f"{dirty} bytes are dirty, compaction begins at {limit}"
+        return DueReason.BYTES, f"{dirty:,} bytes are dirty, compaction begins at {limit:,}"
     waits = (waits_since_ms(each, config, now_ms) for each in head)
     oldest_ms = min((ms for ms in waits if ms is not None), default=None)
     if oldest_ms is not None:

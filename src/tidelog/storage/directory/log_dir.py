@@ -260,7 +260,7 @@ class LogDir(Closing):
                 raise as_storage_failure(error, self.path, "create") from error
         forget(self.env.files, self.path)
         if not self.env.files.exists(self.path):
-            raise InvalidRequest(f"{self.path}: there is no such directory")
+            raise InvalidRequest(f"{self.path}: no such directory")
         if not self.is_writable:
             with typed_reads(self.path):
                 self._checkpoints.refresh()

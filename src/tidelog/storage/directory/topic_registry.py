@@ -811,7 +811,10 @@ class _Names:
             raise TopicExists(f"topic {name} already exists")
         other = self._twins.get(name.replace(".", "_"))
         if other is not None:
-            raise InvalidTopic(f"topic {name} differs from {other} only in '.' and '_'")
+            raise InvalidTopic(
+                f"topic {name} differs from the existing topic {other} only in '.' and '_', which"
+                " Kafka's metrics don't distinguish; choose another name"
+            )
 
     def take(self, name: str) -> None:
         """Add a name to the existing names."""

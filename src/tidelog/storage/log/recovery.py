@@ -36,7 +36,7 @@ from contextlib import suppress
 from dataclasses import field
 from typing import Final
 
-from tidelog.amounts import plural
+from tidelog.amounts import offsets_text, plural
 from tidelog.errors import CorruptData, DamagedLog, StorageFailure
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
@@ -229,10 +229,11 @@ def recover(
             _drop_segments(context, later, report)
             _cut_log(context, base, scan, is_last=not later, report=report)
         if has_hole:
+            unsynced = offsets_text(scan.sound_part.end_offset, later[0] - 1)
             report.actions.append(
                 f"{context.path(base, log_files.LOG_SUFFIX)}: ends at offset"
                 f" {scan.sound_part.end_offset}, but the next segment begins at offset {later[0]}:"
-                f" offsets {scan.sound_part.end_offset} to {later[0] - 1} were never synced"
+                f" {unsynced} never reached the disk"
             )
             _drop_segments(context, later, report)
         _write_derived(context, base, scan)

@@ -31,7 +31,7 @@ from itertools import islice
 from operator import add
 from typing import Final
 
-from tidelog.amounts import plural
+from tidelog.amounts import offsets_text, plural
 from tidelog.config import TopicConfig
 from tidelog.errors import (
     CorruptRecord,
@@ -468,7 +468,7 @@ class Validator:
             # wrapper's last offset is used instead.
             first = batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
             if first < expected or batch.last_offset < first:
-                reason = f"offsets {first} to {batch.last_offset}, expected {expected} or more"
+                reason = f"{offsets_text(first, batch.last_offset)}, expected {expected} or more"
                 raise InvalidRequest(f"{self._where}: {reason}")
             # `last_offset_delta` decompresses a legacy wrapper. The first comparison avoids this,
             # except for a wrapper after a large gap.

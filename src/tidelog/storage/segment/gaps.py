@@ -25,6 +25,7 @@ import posixpath
 from collections.abc import Sequence
 from typing import Final
 
+from tidelog.amounts import offsets_text
 from tidelog.config import CLEANUP_COMPACT, TopicConfig
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptBatch, CorruptFile, LostOffsets, OffsetsGone
@@ -37,8 +38,8 @@ from tidelog.storage.segment.segment import ColdRead, Segment, SegmentContext, i
 from tidelog.types import INT64_MAX, TopicPartition
 
 GAP_REASON: Final = (
-    "they are missing between two segments; the topic is not and was never compacted, so a segment"
-    " or its end is gone"
+    "missing between two segments; the topic is not and was never compacted, so a segment or its"
+    " end is gone"
 )
 
 _INTERNAL: Final = "__"
@@ -164,11 +165,13 @@ def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
     if last.error is not None:
         raise last.error
     if loss is not None:
-        reason = f"offsets {loss.start} to {loss.end - 1}: {loss.reason}"
+        reason = f"{offsets_text(loss.start, loss.end - 1)}: {loss.reason}"
     elif last.next_offset > (first := max(offset, segment.base_offset)):
         for _ in iterate_batches(segment, 0, segment.size_bytes):
             pass  # the walk usually raises an error at the damage
-        reason = f"offsets {first} to {last.next_offset - 1} existed, but are missing now"
+        reason = (
+            f"records at {offsets_text(first, last.next_offset - 1)} existed, but are missing now"
+        )
     else:
         return
     raise CorruptBatch(reason, at=0, offset=offset).located(segment.log_path, last.position)

@@ -33,6 +33,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from tidelog.amounts import offsets_text
 from tidelog.env import File, FileSystem
 from tidelog.errors import CorruptData, DamagedLog
 from tidelog.lazy_dataclass import dataclass
@@ -416,7 +417,7 @@ def _jump_damage(path: str, jump: Jump, recorded: RecordedEnd) -> Damage | None:
     if not (recorded.is_end or recorded.is_dense):
         return None
     first, last = first_known_offset(jump.batch), jump.batch.last_offset
-    reason = f"offsets {first} to {last}, expected {jump.next_offset}"
+    reason = f"{offsets_text(first, last)}, expected {jump.next_offset}"
     point = recorded.recovery_point
     if recorded.is_end:
         reason = f"{reason}; the log ended at {point} when it was closed"

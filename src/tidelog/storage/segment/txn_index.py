@@ -136,7 +136,11 @@ class TxnIndex:
         if entry.last_offset <= last:
             raise CorruptIndex(f"marker offset {entry.last_offset} is not above {last}", at=at)
         if min(entry) < 0 or entry.first_offset > entry.last_offset:
-            raise CorruptIndex(f"invalid entry {entry}", at=at, offset=entry.last_offset)
+            reason = (
+                f"invalid entry: producer {entry.producer_id}, offsets {entry.first_offset} to"
+                f" {entry.last_offset}, last stable offset {entry.last_stable_offset}"
+            )
+            raise CorruptIndex(reason, at=at, offset=entry.last_offset)
         self.entries.append(entry)
 
 

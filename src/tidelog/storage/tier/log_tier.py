@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tidelog.amounts import offsets_text
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.storage.segment.index_proof import first_reaching
 from tidelog.storage.segment.retention import SegmentFacts, plan_retention
@@ -179,8 +180,9 @@ class LogTier:
         hole = None if below is None else self.view.hole(below)
         if hole is not None:
             context.report(
-                f"{context.directory}: offsets {hole[0]} to {hole[1] - 1} are neither local nor in"
-                " the tier: local files were deleted before they were copied"
+                f"{context.directory}: neither local files nor the tier have"
+                f" {offsets_text(hole[0], hole[1] - 1)}: local files were deleted before they were"
+                " copied"
             )
         return self.view.segments(below)
 

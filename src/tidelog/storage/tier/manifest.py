@@ -18,6 +18,7 @@ from dataclasses import field
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
+from tidelog.amounts import offsets_text
 from tidelog.errors import CorruptFile, InvalidRequest, TierConflict
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
@@ -442,7 +443,7 @@ def _span(rows: Sequence[TierSegment]) -> tuple[int, int]:
 
 def _span_text(rows: Sequence[TierSegment]) -> str:
     first, end = _span(rows)
-    return f"offsets {first} to {end - 1}"
+    return offsets_text(first, end - 1)
 
 
 def missing_span(

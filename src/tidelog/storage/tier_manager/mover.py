@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidelog.amounts import bytes_text, plural, verb
+from tidelog.amounts import bytes_text, offsets_text, plural, verb
 from tidelog.config import RetentionClock
 from tidelog.errors import (
     CorruptData,
@@ -133,7 +133,7 @@ def merge(
     missing = missing_span(own.segments, stored.segments, stored.log_start_offset)
     if missing is not None:
         raise TierConflict(
-            f"{where}: the manifest lacks offsets {missing[0]} to {missing[1] - 1}, which the"
+            f"{where}: the manifest lacks {offsets_text(missing[0], missing[1] - 1)}, which the"
             " tier has according to this directory's tidelog-tier.json; restore the manifest, or,"
             f" if the tier's records are lost, remove that file from the partition and run `tidelog"
             f" tier {name} --restore`"

@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from tidelog.amounts import offsets_text
 from tidelog.env import File
 from tidelog.errors import (
     CorruptData,
@@ -321,7 +322,7 @@ def _check_record(
     lost = missing_span(rows, manifest.segments, start)
     if lost is not None:
         raise TierConflict(
-            f"{where}: the manifest lacks offsets {lost[0]} to {lost[1] - 1}, which the tier"
+            f"{where}: the manifest lacks {offsets_text(lost[0], lost[1] - 1)}, which the tier"
             f" has according to {record_path(directory)}; restore the manifest, or, if these"
             " records are lost, remove that file, then restore again"
         )
