@@ -351,7 +351,7 @@ def test_keys_by_the_name_of_their_type(flights: Cli, key_type: str, shown: obje
         ("value", "double", bytes.fromhex("7ff8000000000001")),
         ("value", "uuid", b"123E4567-e89b-42d3-a456-426614174000"),
         ("value", "json", b"null"),
-        ("value", "json", b"1e999"),
+        ("value", "json", b"NaN"),
     ],
 )
 def test_machine_readable_rows_refuse_bytes_that_the_encoding_cannot_represent(
@@ -376,6 +376,12 @@ def test_values_that_are_json(flights: Cli) -> None:
     flights.append(at(NOW, None, b'{"a": [1]}'))
     (row,) = flights.ok("read", "flights", "-o", "json", "--value-type", "json").objects
     assert row["value"] == {"a": [1]}
+
+
+def test_numbers_of_json_keep_all_digits_and_any_exponent(flights: Cli) -> None:
+    flights.append(at(NOW, None, b'{"a": 1e999, "b": 0.12345678901234567890}'))
+    read = flights.ok("read", "flights", "-o", "json", "--value-as", "json")
+    assert '"value": {"a": 1e999, "b": 0.12345678901234567890}' in read.out
 
 
 def test_times_are_printed_in_the_requested_zone(flights: Cli) -> None:
