@@ -170,6 +170,7 @@ class Sender:
         self._message_limit = message_limit
         self._codec_name = codec_name
         self._lanes: dict[tuple[str, int | None], _Lane] = {}
+        self._broken: list[_Lane] = []  # replaced producers that are not closed yet
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -226,7 +227,7 @@ class Sender:
             key = codec_name, batch_bytes
             lane = self._lanes.pop(key, None)
             if lane is not None and lane.is_broken:
-                lane.close()
+                self._broken.append(lane)
                 lane = None
             if lane is None:
                 settings = self._producer_settings(codec_name) | batch_settings(batch_bytes)
@@ -236,16 +237,19 @@ class Sender:
             return lane
 
     def _give_back(self, lane: "_Lane") -> None:
-        """Close the least recently used producers without calls if there are too many.
+        """Close broken producers, and the least recently used producers if there are too many.
 
-        A producer with undelivered records stays open. Its delivery reports may call user code that
-        appends again, and that would wait forever for the report in which it runs.
+        A producer with calls or undelivered records stays open. Its delivery reports may call user
+        code that appends again, and that would wait forever for the report in which it runs.
         """
         with self._lock:
             lane.users -= 1
             unused = [key for key, each in self._lanes.items() if not each.users]
             empty = [key for key in unused if not self._lanes[key].has_records]
             surplus = [self._lanes.pop(key) for key in empty[: max(len(unused) - LANES_MAX, 0)]]
+            if self._broken:
+                surplus += [each for each in self._broken if not (each.users or each.has_records)]
+                self._broken = [each for each in self._broken if each not in surplus]
         # A delivery report may call user code that appends again, so the lock is free meanwhile.
         for each in surplus:
             each.close()
@@ -263,7 +267,7 @@ class Sender:
     def flush(self) -> None:
         """Wait until each record that was queued so far is in the log, or its call has failed."""
         with self._lock:
-            lanes = list(self._lanes.values())
+            lanes = [*self._broken, *self._lanes.values()]
         for lane in lanes:
             lane.flush()
 
@@ -271,7 +275,8 @@ class Sender:
         """Wait for pending records, then close the producers; a second call does nothing."""
         with self._lock:
             self._is_closed = True
-            lanes = list(self._lanes.values())
+            lanes = [*self._broken, *self._lanes.values()]
+            self._broken.clear()
             self._lanes.clear()
         for lane in lanes:
             lane.close()

@@ -4,10 +4,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Final
 
 import confluent_kafka
 import pytest
-from tests.worlds.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S, until_so
 
 from tidelog.env import ManualClock
 from tidelog.errors import Closed, ClusterFailure, InvalidRecord, InvalidTimestamp, MessageTooLarge
@@ -47,7 +48,8 @@ class FakeProducer:
     """Accepts records, and delivers them at the given offsets in the next poll.
 
     While `codes` is not empty, the records fail with these codes instead. The first `refusals`
-    records are refused as by a full queue that becomes empty at once.
+    records are refused as by a full queue that becomes empty at once. As in librdkafka, a record
+    counts until its report has returned.
     """
 
     offsets: dict[int, list[int | None]]
@@ -56,6 +58,7 @@ class FakeProducer:
     refusals: int = 0
     codes: list[int] = field(default_factory=list)
     waiting: list[tuple[int, OnDelivery]] = field(default_factory=list)
+    reporting: list[int] = field(default_factory=list)
 
     def produce(
         self,
@@ -74,19 +77,21 @@ class FakeProducer:
     def poll(self, _timeout_s: float) -> int:
         while self.waiting:
             partition, hear = self.waiting.pop(0)
+            self.reporting.append(partition)
             if self.codes:
                 error = confluent_kafka.KafkaError(self.codes.pop(0))
                 hear(error, Message(partition, None))  # type: ignore[arg-type] # a stand-in
-                continue
-            hear(None, Message(partition, self.offsets[partition].pop(0), self.kind))  # type: ignore[arg-type] # a stand-in
+            else:
+                hear(None, Message(partition, self.offsets[partition].pop(0), self.kind))  # type: ignore[arg-type] # a stand-in
+            self.reporting.pop()
         return 0
 
     def flush(self, timeout_s: float) -> int:
         self.poll(timeout_s)
-        return len(self.waiting)
+        return len(self)
 
     def __len__(self) -> int:
-        return len(self.waiting)
+        return len(self.waiting) + len(self.reporting)
 
 
 @dataclass(slots=True)
@@ -218,6 +223,10 @@ def test_a_closed_writer_sends_no_record(client: Library) -> None:
         sender.send("flights", [row(0)], None)
 
 
+# librdkafka's error code after which a producer can't be used again.
+FATAL: Final = -150
+
+
 def lane_threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "tidelog-append"]
 
@@ -260,6 +269,30 @@ def test_a_callback_of_a_delivery_may_append_with_further_batch_sizes(
     assert have_appended.wait(PATIENCE_S)
     offsets = sorted(each.result(PATIENCE_S)[0].base_offset for each in later)
     assert offsets == [*range(1, LANES_MAX + 2)]
+
+
+def test_a_callback_of_a_fatal_error_may_append_again(
+    client: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [FakeProducer({}, codes=[FATAL]), FakeProducer({0: [4, 5]})]
+    remaining = iter(made)
+    monkeypatch.setattr(confluent_kafka, "Producer", lambda *_, **__: next(remaining))
+    sender = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)
+    before = len(lane_threads())
+    later, has_appended = list[Future[Results]](), threading.Event()
+
+    def append_again(_: Future[Results]) -> None:
+        later.append(sender.send("flights", [row(0)], None))
+        has_appended.set()
+
+    sender.send("flights", [row(0)], None).add_done_callback(append_again)
+    assert has_appended.wait(PATIENCE_S)
+    assert later[0].result(PATIENCE_S)[0].base_offset == 4
+    until_so(lambda: not len(made[0]), "the first producer has handled its report")
+    sender.send("flights", [row(0)], None).result(PATIENCE_S)
+    assert len(lane_threads()) == before + 1, "the broken producer is still open"
+    sender.close()
+    assert len(lane_threads()) == before
 
 
 @pytest.mark.parametrize("time_ms", [0, -2, -5, -(2**63)])
