@@ -433,7 +433,7 @@ def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     from tidelog.storage.tier_manager.orphans import collect
 
     grace_ms, is_dry = options.grace_ms, options.dry_run
-    with open_directory(surroundings, options.data, writable=True) as directory:
+    with open_directory(surroundings, options.data, writable=not is_dry) as directory:
         names = _partitions(directory, options)
         orphans = collect(directory.log_dir, names, grace_ms=grace_ms, dry_run=is_dry)
     columns = output.columns("would_remove" if is_dry else "removed")

@@ -613,9 +613,12 @@ def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
         StorageFailure: The disk failed. If `dry_run` is false, the partition is now offline.
     """
     by_age, config = log_dir.knows_age_limit(topic), applied_config(log_dir, topic)
+    present = log_dir.topic(topic).present
     due: list[DueSegment] = []
     for name in log_dir.partitions(topic):
         if dry_run:
+            if name.partition not in present:
+                continue  # a directory that is open for writing would create the partition's one
             reader = log_dir.reader(topic, name.partition)
             due += _named(name, reader.segments, due_deletions(reader, config))
             continue

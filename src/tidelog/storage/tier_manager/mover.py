@@ -46,6 +46,7 @@ from tidelog.errors import (
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import log_files
 from tidelog.storage.log.log import LogAccess
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment import zone_map_files
@@ -343,7 +344,7 @@ class Mover:
     ) -> "Mover":
         """Prepare a run, without a request to the store. Raises the errors of `tier_partition`."""
         log = log_dir.log(name.topic, name.partition)
-        record = _record_of(log_dir, log, options)
+        record = record_of(log_dir, log, options)
         store = log_dir.tier_files.store(record.url)
         mover = cls(log, PartitionTier(store, record.folder), record, options)
         # If `retention.ms` is unknown, nothing is deleted by age: Kafka's default is seven days,
@@ -369,43 +370,8 @@ class Mover:
 
     def settle(self) -> Manifest:
         """Reconcile the tier's store with its tier record; return the resulting manifest."""
-        self._cut_stale()
+        self.record = _without_stale(self.record, self.log.local_segments, self._now_ms())
         return self.swap(lambda manifest: manifest)
-
-    def settled(self) -> Manifest:
-        """Return the manifest that `settle` would write; raises the errors of `settle`."""
-        self._cut_stale()
-        with typed_reads(self.log.context.directory):
-            stored, _ = self.tier.read()
-            local = self.log.local_segments
-            return merge(stored, self.record, local, self._now_ms(), _same_bytes, self._claim)
-
-    def _cut_stale(self) -> None:
-        """Remove rows from the tier record if another program truncated the copied segments."""
-        local = {segment.base_offset: segment for segment in self.log.local_segments}
-        first = min(local)
-        for row in self.record.manifest.segments:
-            if row.base_offset < first:
-                continue
-            segment = local.get(row.base_offset)
-            if segment is not None and is_followed_by_hole(segment, row, self.record.manifest):
-                raise TierConflict(
-                    f"{segment.log_path}: the next file, of offset {row.end_offset}, is missing,"
-                    f" but the tier has this file; run `tidelog tier"
-                    f" {self.record.manifest.topic}:{self.record.manifest.partition} --restore`"
-                )
-            if segment is None or segment.is_active or not is_copied(segment, row):
-                self._cut_from(row.base_offset)
-                return
-
-    def _cut_from(self, offset: int) -> None:
-        cut = self.record.with_cut(offset, _nothing, self._now_ms())
-        # Only the tier is truncated, not the log, so the log start is unchanged.
-        self.record = dataclasses.replace(
-            cut,
-            local_start_offset=self.record.local_start_offset,
-            log_start_offset=self.record.log_start_offset,
-        )
 
     def forget_copies(self, offset: int) -> Manifest:
         """Drop the tier's copies of segments with offsets from `offset` on; return the manifest.
@@ -414,7 +380,7 @@ class Mover:
         segments again.
         """
         assert offset >= self.log.local_start_offset
-        self._cut_from(offset)
+        self.record = _cut(self.record, offset, self._now_ms())
         return self.swap(lambda manifest: manifest)
 
     def swap(self, change: PureChange) -> Manifest:
@@ -595,8 +561,49 @@ def _same_bytes(segment: Segment, row: TierSegment) -> bool:
     )
 
 
-def _record_of(log_dir: "DirectoryAccess", log: LogAccess, options: MoveOptions) -> TierRecord:
-    """Return the partition's tier record; if there is none, create one."""
+def settled_manifest(log: LogView, tier: PartitionTier, record: TierRecord) -> Manifest:
+    """Return the manifest that `Mover.settle` would write; raises the errors of `Mover.settle`."""
+    local, now_ms = log.local_segments, log.context.env.clock.now_ms()
+    kept = _without_stale(record, local, now_ms)
+    with typed_reads(log.context.directory):
+        stored, _ = tier.read()
+        return merge(stored, kept, local, now_ms, _same_bytes, OWN)
+
+
+def _without_stale(record: TierRecord, segments: Sequence[Segment], now_ms: int) -> TierRecord:
+    """Return the record without rows of copied segments that another program truncated."""
+    local = {segment.base_offset: segment for segment in segments}
+    first = min(local)
+    for row in record.manifest.segments:
+        if row.base_offset < first:
+            continue
+        segment = local.get(row.base_offset)
+        if segment is not None and is_followed_by_hole(segment, row, record.manifest):
+            raise TierConflict(
+                f"{segment.log_path}: the next file, of offset {row.end_offset}, is missing,"
+                f" but the tier has this file; run `tidelog tier"
+                f" {record.manifest.topic}:{record.manifest.partition} --restore`"
+            )
+        if segment is None or segment.is_active or not is_copied(segment, row):
+            return _cut(record, row.base_offset, now_ms)
+    return record
+
+
+def _cut(record: TierRecord, offset: int, now_ms: int) -> TierRecord:
+    """Return the record without rows from `offset` on."""
+    # Only the tier is truncated, not the log, so the log start is unchanged.
+    return dataclasses.replace(
+        record.with_cut(offset, _nothing, now_ms),
+        local_start_offset=record.local_start_offset,
+        log_start_offset=record.log_start_offset,
+    )
+
+
+def record_of(log_dir: "DirectoryAccess", log: LogView, options: MoveOptions) -> TierRecord:
+    """Return the partition's tier record; if there is none, create one.
+
+    Raises InvalidRequest if the topic's settings name no store, or another store than the record.
+    """
     name = log.topic_partition
     configured_url = options.url or log.context.config.tidelog_tier_url
     url = check_tier_url(configured_url) if configured_url else None
@@ -622,7 +629,7 @@ def _record_of(log_dir: "DirectoryAccess", log: LogAccess, options: MoveOptions)
     return first_record(log_dir, log, url)
 
 
-def first_record(log_dir: "DirectoryAccess", log: LogAccess, url: str) -> TierRecord:
+def first_record(log_dir: "DirectoryAccess", log: LogView, url: str) -> TierRecord:
     """Create the record of an empty tier; raises InvalidRequest if the topic has no id."""
     name = log.topic_partition
     topic_id = log_dir.topic(name.topic).topic_id

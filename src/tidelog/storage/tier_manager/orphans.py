@@ -10,9 +10,10 @@ with objects younger than the grace period are kept, because another process may
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -28,6 +29,7 @@ from tidelog.errors import (
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files, log_files
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.open_files import typed_failures, walk_file
 from tidelog.storage.text_files import write_partition_metadata
 from tidelog.storage.tier.manifest import Manifest, TierSegment, missing_span
@@ -41,7 +43,14 @@ from tidelog.storage.tier.tier_record import (
     write_deleted,
     write_record,
 )
-from tidelog.storage.tier_manager.mover import GRACE_MS, MoveOptions, Mover, directory_named
+from tidelog.storage.tier_manager.mover import (
+    GRACE_MS,
+    MoveOptions,
+    Mover,
+    directory_named,
+    record_of,
+    settled_manifest,
+)
 from tidelog.storage.tier_manager.tier_store import (
     MANIFEST_KEY,
     READ_BYTES,
@@ -88,7 +97,7 @@ def collect(
     """Remove orphans of these partitions, and objects of deleted topics.
 
     Args:
-        log_dir: The directory, open for writing.
+        log_dir: The directory, open for writing; for a dry run, it may be open for reading.
         names: Partitions; those without a tier are skipped.
         grace_ms: Age in ms. A folder of orphans is kept if one of its objects is younger.
         dry_run: Whether to only return what would be removed; no file and no object is then written
@@ -96,6 +105,7 @@ def collect(
 
     Raises:
         UnknownTopic: No such partition.
+        ReadOnly: The directory is open for reading, and this is no dry run.
         StorageFailure: A store or the disk failed; objects removed before stay removed.
     """
     collected = CollectedOrphans([])
@@ -103,9 +113,11 @@ def collect(
     with typed_failures(log_dir.path, "collect orphans"):
         for name in names:
             with _refusals_noted(collected, str(name)):
-                if log_dir.log(name.topic, name.partition).tier is not None:
+                if dry_run:
+                    _find_orphans(log_dir, name, before_ms, collected)
+                elif log_dir.log(name.topic, name.partition).tier is not None:
                     mover = Mover.open(log_dir, name, MoveOptions(grace_ms=grace_ms))
-                    _collect_orphans(mover, before_ms, collected, dry_run=dry_run)
+                    _collect_orphans(mover, before_ms, collected)
         with _refusals_noted(collected, "deleted topics"):
             _collect_deleted(log_dir, collected, dry_run=dry_run)
     return collected
@@ -118,14 +130,43 @@ def collect_orphans(mover: Mover) -> list[str]:
     errors of `Mover.settle`.
     """
     collected = CollectedOrphans([])
-    _collect_orphans(mover, INT64_MAX, collected, dry_run=False)
+    _collect_orphans(mover, INT64_MAX, collected)
     return [mover.tier.key(folder) for folder in collected.folders]
 
 
-def _collect_orphans(
-    mover: Mover, before_ms: int, collected: CollectedOrphans, *, dry_run: bool
+def _collect_orphans(mover: Mover, before_ms: int, collected: CollectedOrphans) -> None:
+    """Remove the orphans of a partition."""
+    for keys in _orphans(mover.tier, mover.settle, before_ms, collected):
+        remove_all(mover.tier, keys)
+
+
+def _find_orphans(
+    log_dir: "DirectoryAccess",
+    name: TopicPartition,
+    before_ms: int,
+    collected: CollectedOrphans,
 ) -> None:
-    tier = mover.tier
+    """Add the orphans of a partition to `collected`; remove nothing."""
+    if name.partition not in log_dir.topic(name.topic).present:
+        return  # a directory that is open for writing would create the partition's directory
+    log = log_dir.reader(name.topic, name.partition)
+    if log.tier is not None:
+        record = record_of(log_dir, log, MoveOptions())
+        tier = PartitionTier(log_dir.tier_files.store(record.url), record.folder)
+        for _ in _orphans(tier, partial(settled_manifest, log, tier, record), before_ms, collected):
+            pass
+
+
+def _orphans(
+    tier: PartitionTier,
+    settle: Callable[[], Manifest],
+    before_ms: int,
+    collected: CollectedOrphans,
+) -> Iterator[list[str]]:
+    """Add the orphans of a partition to `collected`; yield the objects of each folder.
+
+    `settle` returns the manifest; it is called after the objects were listed.
+    """
     folders: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for info in tier.store.list(tier.folder):
         name = info.key.removeprefix(f"{tier.folder}/")
@@ -133,15 +174,14 @@ def _collect_orphans(
         # The manifest, and objects that users have put into the folder, are no orphans.
         if _FOLDER.fullmatch(folder_name):
             folders[folder_name].append((name, info.size, info.modified_ms))
-    named = (mover.settled() if dry_run else mover.settle()).folders()
+    named = settle().folders()
     for folder, objects in sorted(folders.items()):
         if folder in named or any(modified > before_ms for _, _, modified in objects):
             continue
         collected.folders.append(tier.key(folder))
         collected.objects += len(objects)
         collected.size_bytes += sum(size for _, size, _ in objects)
-        if not dry_run:
-            remove_all(tier, (key for key, _, _ in objects))
+        yield [key for key, _, _ in objects]
 
 
 def _collect_deleted(
@@ -155,7 +195,7 @@ def _collect_deleted(
         (view.record.url, view.record.folder)
         for info in log_dir.topics().values()
         for number in info.present
-        if (view := log_dir.log(info.name, number).tier) is not None
+        if (view := _log_of(log_dir, info.name, number, dry_run=dry_run).tier) is not None
     }
     remaining = []
     for one in deleted:
@@ -169,6 +209,10 @@ def _collect_deleted(
             remaining.append(one)
     if not dry_run:
         write_deleted(log_dir.env.files, log_dir.path, remaining)
+
+
+def _log_of(log_dir: "DirectoryAccess", topic: str, number: int, *, dry_run: bool) -> LogView:
+    return log_dir.reader(topic, number) if dry_run else log_dir.log(topic, number)
 
 
 @contextmanager
