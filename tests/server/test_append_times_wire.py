@@ -186,3 +186,36 @@ def test_ranges_of_rounded_append_times_are_those_of_the_directory(tmp_path: Pat
                 assert wanted.count() == len(expected)
                 tail = cluster.tail("rounded", 99, start=start, end=end, clock="append")
                 assert [record.offset for _, record in tail] == expected
+
+
+@pytest.mark.parametrize("lookup_clock", ["record", "append"])
+def test_ranges_of_exact_timestamps_end_exactly_though_append_times_are_rounded(
+    tmp_path: Path, lookup_clock: str
+) -> None:
+    """Librdkafka gets no append times; brokers round the times of a search on the append clock."""
+    data, clock = str(tmp_path / "data"), ManualClock(NOW)
+    config = {
+        "tidelog.append.time.granularity.ms": "1000",
+        "message.timestamp.type": "LogAppendTime",
+        "tidelog.lookup.clock": lookup_clock,
+        "retention.ms": "-1",
+    }
+    with tidelog.open(data, writable=True, env=Env(clock=clock)) as log:
+        log.create_topic("stamped", config=config)
+        for number in range(20):
+            log.append("stamped", [NewRecord(value=b"%d" % number)])
+            clock.advance(330)
+    with (
+        tidelog.open(data) as log,
+        tidelog.broker(data, settings={"log.initial.task.delay.ms": "3600000"}) as broker,
+        tidelog.connect(broker.bootstrap_servers, config={"check.crcs": "true"}) as cluster,
+    ):
+        for start in range(NOW, NOW + 6_000, 700):
+            for end in (start + 300, start + 1_500):
+                expected: list[object] = [n for n in range(20) if start <= NOW + 330 * n < end]
+                if lookup_clock == "append":
+                    own = log.scan("stamped", start=start, end=end, clock="append")
+                    expected = own.to_table()["offset"].to_pylist()
+                wanted = cluster.scan("stamped", start=start, end=end, clock="append")
+                assert wanted.to_table()["offset"].to_pylist() == expected
+                assert wanted.count() == len(expected)

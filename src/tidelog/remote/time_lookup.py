@@ -530,26 +530,30 @@ def _by_append_time(
     stored times begins up to one step early. The partition's offsets start at the first record with
     such a time (inclusive), and end at the first record whose stored time is at or after the end
     time (exclusive). The second mapping contains the partitions whose brokers return append times.
+    The timestamps of LogAppendTime records are not rounded, so searches by timestamp are exact.
     """
-    slacks = {topic: _append_slack_ms(cluster, topic) for topic in {name.topic for name in marks}}
     if times[0] > 0:
         first = first_appended(cluster, marks, times[0])
     else:
         first = cluster.search_append_times(marks, 0)
+    known = {name for name, match in first.items() if match.without_time is not None}
+    rest = {name: mark for name, mark in marks.items() if name not in known}
+    exact = _by_lookup_clock(cluster, rest)[1] if rest else {}
+    steps = {topic: _append_slack_ms(cluster, topic) for topic in {name.topic for name in marks}}
+    slacks = {name: 0 if name in exact else steps[name.topic] for name in marks}
     behind: dict[TopicPartition, TimeMatch] = {}
     for slack_ms in set(slacks.values()) if times[1] < INT64_MAX else ():
-        some = {name: mark for name, mark in marks.items() if slacks[name.topic] == slack_ms}
+        some = {name: mark for name, mark in marks.items() if slacks[name] == slack_ms}
         # Brokers subtract the step from the time of a search.
-        behind |= first_appended(cluster, some, max(times[1] + slack_ms, 0))
+        end_ms = min(max(times[1] + slack_ms, 0), INT64_MAX)
+        behind |= first_appended(cluster, some, end_ms)
     spans = {}
     for name, mark in marks.items():
         start = _offset_of(first[name], mark) if times[0] > 0 else mark.start
         end = _offset_of(behind[name], mark) if name in behind else mark.end
         spans[name] = (max(start, mark.start), end)
     stored_times = {
-        name: (max(times[0] - slacks[name.topic], min(times[0], 0)), times[1])
-        for name in first
-        if first[name].without_time is not None
+        name: (max(times[0] - slacks[name], min(times[0], 0)), times[1]) for name in known
     }
     return spans, stored_times
 
