@@ -906,6 +906,9 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
         raise InvalidInput(f"{row.location}: {name}: {error}") from error
 
 
+_HEADER_NAMES: Final = ["key", "value"]
+
+
 def _pairs(content: object) -> list[tuple[str, object]] | None:
     """Return names and values of an object or a list of pairs; None for other content.
 
@@ -917,7 +920,7 @@ def _pairs(content: object) -> list[tuple[str, object]] | None:
         return None
     pairs: list[tuple[str, object]] = []
     for item in content:
-        if isinstance(item, dict) and item.keys() == {"key", "value"}:
+        if isinstance(item, dict) and sorted(name for name, _ in members_of(item)) == _HEADER_NAMES:
             key, value = item["key"], item["value"]
         elif isinstance(item, tuple | list) and len(item) == 2:
             key, value = item

@@ -605,8 +605,11 @@ def test_numbers_that_the_form_lacks_are_refused(flights: Cli, form: str, cell: 
     assert "stdin line 1: k: " in refused.err
 
 
-def test_headers_in_another_form_are_refused(flights: Cli) -> None:
-    row = b'{"v":"x","h":[{"key":"a","val":"2"}]}\n'
+@pytest.mark.parametrize(
+    "header", ['{"key":"a","val":"2"}', '{"key":"a","key":"b","value":"2"}', '{"key":"a"}']
+)
+def test_headers_in_another_form_are_refused(flights: Cli, header: str) -> None:
+    row = f'{{"v":"x","h":[{header}]}}\n'.encode()
     options = ("--format", "json", "--value", "v", "--headers", "h")
     refused = flights.run("produce", "flights", "--from", "-", *options, stdin=row)
     assert refused.code == 1
