@@ -424,7 +424,7 @@ def _batch_rows(
 def _row_json(fields: Mapping[str, object], where: str) -> bytes:
     try:
         return to_json(fields)
-    except (TypeError, ValueError) as error:
+    except _NOT_JSON as error:
         raise InvalidInput(f"{where}: {error}; name a column of values with --value") from error
 
 
@@ -527,11 +527,15 @@ ROW_READERS: Final[
 }
 
 
+# Errors of `to_json`.
+_NOT_JSON: Final = (TypeError, ValueError, RecursionError)
+
+
 def to_json(content: object) -> bytes:
     """Return compact JSON; `_special` converts types that JSON lacks.
 
-    Raises ValueError for NaN and infinity, which JSON lacks, and TypeError for a type that can't be
-    converted.
+    Raises ValueError for NaN and infinity, which JSON lacks, TypeError for a type that can't be
+    converted, and RecursionError for content that is nested too deeply.
     """
     return text_of(content, separators=COMPACT, default=_special).encode()
 
@@ -823,7 +827,7 @@ def _encoded(row: InputRow, name: str, encode: _Encode) -> bytes | None:
     content = _field(row, name)
     try:
         return encode(content)
-    except (SerdeError, TypeError, ValueError) as error:  # `to_json` raises the last two
+    except (SerdeError, *_NOT_JSON) as error:
         raise InvalidInput(f"{row.location}: {name}: {error}") from error
 
 
@@ -902,7 +906,7 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
         )
     try:
         return tuple(Header(key, encode(value)) for key, value in pairs)
-    except (SerdeError, TypeError, ValueError) as error:  # `to_json` raises the last two
+    except (SerdeError, *_NOT_JSON) as error:
         raise InvalidInput(f"{row.location}: {name}: {error}") from error
 
 

@@ -518,6 +518,21 @@ def test_json_values_keep_all_digits_and_repeated_names(
     )
 
 
+def test_a_value_that_is_nested_slightly_too_deeply_is_refused(
+    flights: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's limit depends on the caller, so a value that was parsed may be too deep to write."""
+
+    def write(*_: object, **__: object) -> str:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("tidelog.cli.inputs.text_of", write)
+    options = ("--from", "-", "--format", "json", "--value", "v")
+    refused = flights.run("produce", "flights", *options, stdin=b'{"v":[1]}\n')
+    assert refused.code == 1
+    assert "error: stdin line 1: v: too deep" in refused.err
+
+
 def test_headers_of_an_object_may_repeat(flights: Cli) -> None:
     row = b'{"v":"x","h":{"a":"1","b":"2","a":"3"}}\n'
     run_produce(flights, row, "--format", "json", "--value", "v", "--headers", "h")
