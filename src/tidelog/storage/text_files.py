@@ -399,7 +399,7 @@ def _read_as(kind: type, value: object, what: str) -> object:
 def read_json(data: bytes, what: str) -> Fields:
     """Parse the object in a JSON text; raises CorruptFile."""
     try:
-        content: object = json.loads(data)
+        content: object = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{what} is not JSON: {error}") from error
     return Fields.of(content, what)
@@ -408,7 +408,7 @@ def read_json(data: bytes, what: str) -> Fields:
 def read_versioned(data: Buffer, name: str, newest: int) -> Fields:
     """Parse the object in a JSON file's text; raises CorruptFile, UnsupportedVersion."""
     try:
-        content = Fields.of(json.loads(bytes(data)), "the file")
+        content = Fields.of(json.loads(decode_text(data)), "the file")
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"not JSON: {error}") from error
     content.check_version(newest, name)

@@ -156,7 +156,7 @@ def test_damaged_file_is_refused_with_its_path(
 ) -> None:
     if text == "\xff":
         write_atomically(disk, PATH, b"\xff")
-        reason = "not JSON"
+        reason = "not UTF-8"
     else:
         write_text(disk, text)
     with pytest.raises(CorruptFile) as caught:
@@ -339,7 +339,7 @@ def test_topics_of_one_call_are_compared_with_each_other(disk: DamageFileSystem)
         type(None),
         InvalidTopic,
     ]
-    assert "a_b differs from a.b" in str(errors[1])
+    assert "a_b differs from the existing topic a.b only" in str(errors[1])
     assert list(registry.topics) == ["a..b", "a.b"]
 
 

@@ -32,6 +32,8 @@ def findings_of(env: SeededEnv, path: str) -> list[Finding]:
     ("name", "content", "says"),
     [
         ("tidelog-topics.json", b"{", "not JSON"),
+        ("tidelog-topics.json", bytes(40), "not JSON: Expecting value"),
+        ("tidelog-topics.json", b'{"version\xf3', "not UTF-8"),
         ("tidelog-topics.json", b'{"version": 9, "topics": {}}', "version 9"),
         ("tidelog-groups.json", b"{", "not JSON"),
         ("tidelog-groups.json", b'{"version": 9}', "version 9"),
