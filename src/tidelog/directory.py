@@ -507,9 +507,14 @@ class Directory(FrontDoor):
         self, topic: str, isolation: IsolationLevel
     ) -> Iterator[tuple[TopicPartition, Record]]:
         now = self._now()
-        for name in now.partitions(topic):
+        for name in self._checked_partitions(topic):
             for record in now.reader(topic, name.partition).timed_records(isolation):
                 yield name, record
+
+    def _checked_partitions(self, topic: str) -> list[TopicPartition]:
+        from tidelog.scan.plan import checked_partitions
+
+        return checked_partitions(self._now(), topic)
 
     @property
     def source(self) -> "RecordSource":

@@ -162,6 +162,10 @@ class FrontDoor(Closing):
     ) -> Iterator[tuple[TopicPartition, Record]]:
         """See `records`."""
 
+    def _checked_partitions(self, topic: str) -> list[TopicPartition]:
+        """Return a topic's partitions; raises MissingFile if one of them has lost its directory."""
+        return self.partitions(topic)
+
     @property
     @abstractmethod
     def source(self) -> "RecordSource":
@@ -211,9 +215,11 @@ class FrontDoor(Closing):
 
         Raises:
             InvalidTime: `when` is no point in time. Also raises the errors of `offsets_for_times`.
+            MissingFile: The topics file lists a partition that has no directory.
         """
         time_ms = self.point(when)
-        return self.offsets_for_times(dict.fromkeys(self.partitions(topic), time_ms), clock=clock)
+        names = self._checked_partitions(topic)
+        return self.offsets_for_times(dict.fromkeys(names, time_ms), clock=clock)
 
     def time_spans(
         self, topic: str, *, clock: str = ClockName.RECORD
@@ -234,8 +240,9 @@ class FrontDoor(Closing):
 
         Raises:
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
+            MissingFile: The topics file lists a partition that has no directory.
         """
-        return self._time_spans(self.partitions(topic), ClockName(clock))
+        return self._time_spans(self._checked_partitions(topic), ClockName(clock))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return each partition's first readable offset; raises UnknownTopic, ClusterFailure.
@@ -282,6 +289,9 @@ class FrontDoor(Closing):
         In a cluster, tidelog's brokers report append times only on connections that use neither
         TLS nor SASL. With other brokers, or over TLS or SASL, only records with a LogAppendTime
         timestamp have an append time.
+
+        Raises MissingFile before the first record if the topics file lists a partition that has no
+        directory.
         """
         return self._records(topic, level_of(isolation))
 
@@ -322,6 +332,7 @@ class FrontDoor(Closing):
         Raises:
             InvalidTime, InvalidRequest: An argument is invalid, e.g. `count` is negative.
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
+            MissingFile: The topics file lists a partition that has no directory.
             CorruptData: A batch that had to be read is damaged.
         """
         from tidelog.scan.record_filter import RecordFilter
@@ -331,7 +342,7 @@ class FrontDoor(Closing):
             raise InvalidRequest(f"count must be 0 or more, got {count}")
         requested_range, source = self._requested_range(start, end, during), self.source
         conditions = RecordFilter(key=bytes_of("key", key))
-        names = source.partitions(topic)
+        names = source.checked_partitions(topic)
         by, level = ClockName(clock), level_of(isolation)
         with source.plain_reads(names, by, level) as reads:
 

@@ -15,7 +15,7 @@ from tidelog.amounts import bytes_text, partitions_text, plural
 from tidelog.arguments import level_of, reads_arguments
 from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
-from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
+from tidelog.errors import InvalidRequest, LostOffsets, MissingFile, OffsetsGone, UnknownTopic
 from tidelog.gc_pauses import collection_paused
 from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
@@ -134,8 +134,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
         requested_range: Offsets and times for every partition; all records if None.
-        per_partition: Offsets and times for single partitions; unset fields are taken from
-            `requested_range`.
+        per_partition: Offsets and times for single partitions, filled from `requested_range`.
         clock: Clock of the times: `record` or `append`.
         times: `exact`: times select records; `positions`: times are replaced by offsets.
         needs_match: Raise InvalidRequest if no record is at or after the start time.
@@ -147,7 +146,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         min_split_bytes: Smallest size of the parts into which splits are divided to reach
             `min_splits`. With 0, splits of any size are divided, down to single offsets.
         max_offsets: Maximum number of offsets in a split.
-        fail_on_data_loss: Raise if requested offsets are missing; otherwise report them in `lost`.
+        fail_on_data_loss: Raise if requested offsets, or the directory of a listed partition, are
+            missing; otherwise report the offsets in `lost`, and the partition in `reports`.
         zone_cache: A folder outside the directory for zone maps of finished segments that have none
             beside their log, as in directories of Apache Kafka. Missing maps are built now, which
             reads these segments once. Without a cache, their indexes are used instead.
@@ -158,6 +158,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         UnknownTopic: A topic or partition doesn't exist.
         InvalidRequest: Offsets, times or sizes are invalid, or a required match does not exist.
         OffsetsGone: With `fail_on_data_loss`: requested offsets are not in the log.
+        MissingFile: With `fail_on_data_loss`: a listed partition has no directory.
     """
     _check_sizes(1, split_bytes=split_bytes, max_offsets=max_offsets, min_splits=min_splits)
     _check_sizes(0, min_split_bytes=min_split_bytes)
@@ -167,15 +168,14 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     how = _How(with_times, zone_cache=zone_cache, max_offsets=max_offsets, strict=strict)
 
     def draft_all(log_dir: LogDir) -> ScanPlan:
-        names = list_partitions(log_dir, topics)
+        choose = checked_partitions if fail_on_data_loss else list_partitions
+        names, absent = choose(log_dir, topics), map(str, absent_errors(log_dir, topics))
         planner = _Planner(log_dir, question, how)
-        drafts = [
-            planner.draft(name, single.get(name, RequestedRange()).filled_from(everywhere))
-            for name in names
-        ]
+        drafts = planner.drafts(names, everywhere, single)
         if fail_on_data_loss and (lost := tuple(o for d in drafts for o in d.bounds.lost)):
             raise OffsetsGone(lost)
-        return planner.plan_least(drafts, split_bytes, min_splits, min_split_bytes)
+        planned = planner.plan_least(drafts, split_bytes, min_splits, min_split_bytes)
+        return dataclasses.replace(planned, reports=(*planned.reports, *absent))
 
     return with_directory(source, env, draft_all)
 
@@ -214,7 +214,7 @@ def plan_count(  # noqa: PLR0913 - one argument for each way to choose
         planner = _Planner(log_dir, question, how)
         return {
             name: planner.plan([planner.draft(name, requested_range)], SPLIT_BYTES)
-            for name in _checked_partitions(log_dir, topics)
+            for name in checked_partitions(log_dir, topics)
         }
 
     return with_directory(source, env, draft_all)
@@ -294,16 +294,34 @@ def list_partitions(
     return sorted(names)
 
 
-def _checked_partitions(
+def checked_partitions(
     log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
 ) -> list[TopicPartition]:
-    """Return the chosen partitions; raises MissingFile if one of them has no directory."""
-    names = list_partitions(log_dir, topics, with_absent=True)
-    for topic in dict.fromkeys(name.topic for name in names):
-        numbers = {name.partition for name in names if name.topic == topic}
-        if error := absent_error(log_dir.path, log_dir.topic(topic), numbers):
-            raise error
-    return names
+    """Return the chosen partitions, sorted, without duplicates.
+
+    A directory of Apache Kafka may have only some of a topic's partitions: the result has the
+    partitions that have a directory.
+
+    Raises:
+        UnknownTopic: A topic or partition doesn't exist.
+        MissingFile: The topics file lists one of the partitions, but it has no directory.
+    """
+    for error in absent_errors(log_dir, topics):
+        advice = "restore missing directories from a backup, or select other partitions"
+        raise MissingFile(error.path, error.operation, f"{error.reason}; {advice}")
+    return list_partitions(log_dir, topics)
+
+
+def absent_errors(
+    log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
+) -> Iterator[MissingFile]:
+    """Yield an error for each topic with chosen partitions that are listed without a directory."""
+    numbers: dict[str, set[int]] = {}
+    for name in list_partitions(log_dir, topics, with_absent=True):
+        numbers.setdefault(name.topic, set()).add(name.partition)
+    for topic, chosen in numbers.items():
+        if error := absent_error(log_dir.path, log_dir.topic(topic), chosen):
+            yield error
 
 
 def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:
@@ -387,6 +405,16 @@ class _Planner:
         sizes = reader.size_bytes(), finder.sidecar_bytes
         notes = append_time_notes(reader, requested_range, self._question, bounds.start)
         return _Draft(name, reader, bounds, uncut, *sizes, finder.has_skipped, notes)
+
+    def drafts(
+        self,
+        names: Iterable[TopicPartition],
+        everywhere: RequestedRange,
+        single: Mapping[TopicPartition, RequestedRange],
+    ) -> list[_Draft]:
+        """Draft partitions; unset fields of `single` are taken from `everywhere`."""
+        unset = RequestedRange()
+        return [self.draft(name, single.get(name, unset).filled_from(everywhere)) for name in names]
 
     def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:
         """Return the plan of these drafts, in splits of about `target_bytes`."""

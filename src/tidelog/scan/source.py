@@ -19,7 +19,13 @@ from tidelog.progress import with_progress
 from tidelog.record.record import Record
 from tidelog.scan.count import Count
 from tidelog.scan.count import count as count_records
-from tidelog.scan.plan import ScanPlan, list_partitions, plan, with_directory
+from tidelog.scan.plan import (
+    ScanPlan,
+    checked_partitions,
+    list_partitions,
+    plan,
+    with_directory,
+)
 from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.scan.table_rules import Doubt, Ranking, compacted_to, directory_doubts, ranking_of
 from tidelog.split_size import THREAD_SPLIT_BYTES
@@ -68,6 +74,17 @@ class RecordSource(ABC):
     @abstractmethod
     def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
         """Return the partitions of topics; raises UnknownTopic."""
+
+    def checked_partitions(self, topics: TopicChoice) -> list[TopicPartition]:
+        """Return the chosen partitions; raises MissingFile if one of them has lost its directory.
+
+        See `tidelog.scan.plan.checked_partitions`.
+        """
+        return self.partitions(topics)
+
+    def with_records(self, names: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions that can be read; others have lost their directories."""
+        return list(names)
 
     @abstractmethod
     def plan(  # noqa: PLR0913 - one keyword for each way to choose
@@ -206,7 +223,7 @@ class RecordSource(ABC):
             return splits
         before = self.compacted_to(names)
         planned = self.plan(
-            names,
+            self.with_records(names),
             RequestedRange(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1),
             clock=clock,
             isolation=IsolationLevel.READ_COMMITTED,
@@ -246,6 +263,14 @@ class DirectoryRecords(RecordSource):
         Partitions without a directory are included if the topics file lists them.
         """
         return self._call(lambda log_dir: list_partitions(log_dir, topics, with_absent=True))
+
+    def checked_partitions(self, topics: TopicChoice) -> list[TopicPartition]:
+        """See `RecordSource`."""
+        return self._call(lambda log_dir: checked_partitions(log_dir, topics))
+
+    def with_records(self, names: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """See `RecordSource`."""
+        return self._call(lambda log_dir: list_partitions(log_dir, names))
 
     def plan(  # noqa: PLR0913 - one keyword for each way to choose
         self,

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import EqualTo
 from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_dir
 
 from tidelog.env import FileSystem
-from tidelog.errors import InvalidRequest, InvalidTime, UnknownTopic
+from tidelog.errors import InvalidRequest, InvalidTime, MissingFile, UnknownTopic
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
 from tidelog.spark.pushdown import NO_LIMITS, NO_PARTITION, NO_RANGE, FilterLimits
@@ -223,6 +223,16 @@ def test_a_batch_read_warns_of_records_that_it_does_not_find(
     caplog.clear()
     reader.partitions()
     assert len(caplog.records) == 1
+
+
+def test_a_listed_partition_without_a_directory_is_lost(tmp_path: Path) -> None:
+    make_log_dir(str(tmp_path), 31, partitions=2, steps=8)
+    shutil.rmtree(tmp_path / f"{TOPIC}-1")
+    with pytest.raises(MissingFile, match="partition 1 is listed in"):
+        plan(tmp_path)
+    (report,) = plan(tmp_path, failOnDataLoss=False).reports
+    assert "partition 1 is listed in" in report
+    assert plan(tmp_path, NO_LIMITS, startingOffsets="earliest", failOnDataLoss=False).tasks
 
 
 def test_a_start_after_the_last_record_follows_the_strategy(tmp_path: Path) -> None:

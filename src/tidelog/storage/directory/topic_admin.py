@@ -372,6 +372,8 @@ class TopicAdmin:
                     self._registry.settle()
             if not self._fs.exists(self._dirs.path(name)):
                 self._dirs.make_again(name, info.topic_id)
+                with self._changing:
+                    self._registry.add_present(name)
                 end = self._context.checkpoints.recovery_points.get(name, 0)
                 path = self._dirs.path(name)
                 lost = f"; the records below offset {end} are lost" if end else ""

@@ -736,6 +736,13 @@ class TopicRegistry:
         self._write(topics)
         self._show(topics)
 
+    def add_present(self, partition: TopicPartition) -> None:
+        """Store in memory that a partition has a directory again."""
+        info = self._topics.get(partition.topic)
+        if info is not None:
+            present = tuple(sorted({*info.present, partition.partition}))
+            self._topics = {**self._topics, info.name: replace(info, present=present)}
+
     def _show(self, topics: Mapping[str, TopicInfo]) -> None:
         self._topics = dict(sorted(topics.items()))
 
