@@ -44,7 +44,7 @@ from tidelog.record.offset_order import cut_problem, segment_limit
 from tidelog.record.record import RECORD_SIZE_MIN, encode_record
 from tidelog.storage import files, log_files
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment, Throttle
-from tidelog.types import Buffer, TimestampType
+from tidelog.types import NO_TIMESTAMP, Buffer, TimestampType
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -352,13 +352,15 @@ def _open_legacy(view: memoryview, position: int, row: "Longs") -> bytearray:
     batch = LegacyBatch(view, position)
     records = list(batch.records(check_crc=False))
     stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
-    base, timestamp = records[0].offset, records[0].timestamp
+    # A LogAppendTime message has no create time. In a batch of magic 2, -1 stands for that.
+    creates = [NO_TIMESTAMP if stamped else record.timestamp for record in records]
+    base, timestamp = records[0].offset, creates[0]
     body = bytearray()
-    for record in records:
+    for record, created in zip(records, creates, strict=True):
         encode_record(
             body,
             record,
-            timestamp_delta=record.timestamp - timestamp,
+            timestamp_delta=created - timestamp,
             offset_delta=record.offset - base,
         )
     row[layout.BASE_OFFSET] = base

@@ -254,7 +254,7 @@ def _rebuild(batch: Batch, left: Sequence[Record], horizon_ms: int | None) -> by
     stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     return bytes(
         build_batch(
-            [_with_create_time(batch, record) for record in left],
+            [_with_create_time(record) for record in left],
             base_offset=batch.base_offset,
             leader_epoch=batch.leader_epoch,
             codec=batch.codec,
@@ -272,9 +272,9 @@ def _rebuild(batch: Batch, left: Sequence[Record], horizon_ms: int | None) -> by
     )
 
 
-def _with_create_time(batch: Batch, record: Record) -> Record:
+def _with_create_time(record: Record) -> Record:
     """Return the record with its create time as timestamp, even if readers see the append time."""
-    if batch.magic < 2 or record.timestamp_type is not TimestampType.LOG_APPEND_TIME:
+    if record.timestamp_type is not TimestampType.LOG_APPEND_TIME:
         return record
     created = record.create_timestamp
     return replace(record, timestamp=NO_TIMESTAMP if created is None else created)

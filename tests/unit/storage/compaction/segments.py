@@ -97,8 +97,21 @@ class Log:
         )
         self.add(batch, count)
 
-    def legacy(self, records: Sequence[NewRecord], *, magic: int, codec: Codec) -> None:
-        batch = build_legacy_set(records, magic=magic, codec=codec, base_offset=self.end_offset)
+    def legacy(
+        self,
+        records: Sequence[NewRecord],
+        *,
+        magic: int,
+        codec: Codec,
+        append_time_ms: int | None = None,
+    ) -> None:
+        batch = build_legacy_set(
+            records,
+            magic=magic,
+            codec=codec,
+            base_offset=self.end_offset,
+            append_time_ms=append_time_ms,
+        )
         for message in walk(bytes(batch)):
             self.batches.append(bytes(message.view))
         self.end_offset += len(records)
@@ -252,7 +265,8 @@ def logs(draw: st.DrawFn, *, legacy: bool = True) -> Log:
             magic = draw(st.sampled_from((0, 1)))
             codec = draw(st.sampled_from((Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)))
             plain = [replace(record, headers=()) for record in draw(records)]
-            log.legacy(plain, magic=magic, codec=codec)
+            stamp = draw(st.none() | st.integers(0, 9)) if magic else None
+            log.legacy(plain, magic=magic, codec=codec, append_time_ms=stamp)
     for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=12)):
         producer_id = draw(st.sampled_from((4, 5)))
         match kind:

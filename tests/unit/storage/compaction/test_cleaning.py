@@ -65,6 +65,23 @@ def test_the_last_record_of_each_key_is_left(codec: Codec) -> None:
     assert {batch.codec for batch in walk(read(env, 0, ".log.cleaned"))} == {codec}
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("value", ["v", None])
+def test_a_message_without_a_create_time_has_none_after_a_cleaning(
+    codec: Codec, value: str | None
+) -> None:
+    log = Log()
+    newest = [record("a", value, 1), record("b", value, 2)]
+    for stamp in (3, 4):
+        log.legacy(newest, magic=1, codec=codec, append_time_ms=stamp)
+    env = new_env()
+    before = [one for batch in views(log.batches) for one in batch.records()][2:]
+    clean(make_job(write_log(env, log, [])), env)
+    after = cleaned_records(env)
+    assert after == before
+    assert [(one.timestamp, one.create_timestamp) for one in after] == [(4, None)] * 2
+
+
 @pytest.mark.parametrize(("beyond", "last_offsets"), [(0, [0, 1]), (1, [0]), (100, [0])])
 def test_a_batch_at_the_end_of_the_cleaned_range_stays_without_records(
     beyond: int, last_offsets: list[int]
