@@ -199,6 +199,17 @@ def test_records_are_deleted_and_stay_so(filled: Broker) -> None:
     assert f"{TOPIC} 0 6" in Path(checkpoint).read_text(encoding="utf-8")
 
 
+def test_the_log_names_what_clients_deleted(
+    filled: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "tidelog.server"):
+        delete(filled, 2)
+        delete(filled, 1)  # deletes nothing
+    assert [record.message for record in caplog.records if "DeleteRecords" in record.message] == [
+        f"{TOPIC}-0: DeleteRecords moved the log start from 0 to 2"
+    ]
+
+
 @pytest.mark.parametrize(("offset", "code"), [(7, 1), (-2, 1)])
 def test_offsets_that_do_not_exist_cannot_be_deleted(
     filled: Broker, offset: int, code: int

@@ -59,7 +59,7 @@ from tidelog.server.api.guards import (
     Guarded,
     failed_item,
 )
-from tidelog.server.api.node import Node
+from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.errors import (
     ID_NOT_HOSTED,
@@ -507,4 +507,10 @@ def _move_start(partition: Partition, offset: int) -> int | None:
         # checks the policy before the offset.
         partition.log.delete_records(partition.log.log_start_offset)
         return None
-    return partition.log.delete_records(target)
+    before = partition.log.log_start_offset
+    start = partition.log.delete_records(target)
+    if start > before:
+        LOGGER.info(
+            "%s: DeleteRecords moved the log start from %d to %d", partition.name, before, start
+        )
+    return start
