@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -476,25 +475,6 @@ def test_every_command_has_a_page() -> None:
     text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
     for command in PLAIN:
         assert f"tidelog {command}" in text, command
-
-
-def test_the_first_commands_of_the_page_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
-    block = [line.strip() for line in text.splitlines() if line.startswith("    ")][:7]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TIDELOG_DATA", "data")
-    assert block.pop(0).startswith("export TIDELOG_DATA=data ")
-    subprocess.run(["sh", "-c", block.pop(0)], check=True)
-    outputs = []
-    for line in block:
-        out, err = io.StringIO(), io.StringIO()
-        program, *words = shlex.split(line)
-        assert program == "tidelog"
-        assert run(words, Surroundings(stdout=out, stderr=err, variables={})) == 0, err.getvalue()
-        outputs.append(out.getvalue().splitlines())
-    assert [line.split()[6] for line in outputs[-1][-2:]] == ["N14228", "N24211"]
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])

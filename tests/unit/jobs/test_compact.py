@@ -249,7 +249,7 @@ def test_invalid_directories_and_topics_are_refused(tmp_path: Path) -> None:
             job.run(NO_SPARK, place)
         assert log_dir.path == place
     make(place, "plain")
-    with pytest.raises(InvalidRequest, match="not compacted"):
+    with pytest.raises(InvalidRequest, match="not a compacted topic"):
         job.run(NO_SPARK, place, ["plain"])
     with pytest.raises(InvalidRequest, match="not written to"):
         job.run(NO_SPARK, "s3://bucket/logs")

@@ -299,7 +299,7 @@ def test_a_requested_compaction_runs_once_at_a_time(node: Node) -> None:
         with pytest.raises(InvalidRequest, match="already being compacted"):
             await cleaners.clean_now(name)
         assert (await first).records_after == 1
-        with pytest.raises(InvalidRequest, match="not compacted"):
+        with pytest.raises(InvalidRequest, match="not a compacted topic"):
             await cleaners.clean_now(TopicPartition("plain", 0))
         await cleaners.stop()
 
