@@ -27,6 +27,9 @@ from tidelog.remote.time_lookup import AppendRuns
 from tidelog.scan import ScanStats, Split
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.options import read_source_options
+from tidelog.spark.pushdown import NO_LIMITS
 from tidelog.standby.follower import Follower
 from tidelog.types import Codec, Header, NewRecord, TopicPartition
 
@@ -219,3 +222,42 @@ def test_ranges_of_exact_timestamps_end_exactly_though_append_times_are_rounded(
                 wanted = cluster.scan("stamped", start=start, end=end, clock="append")
                 assert wanted.to_table()["offset"].to_pylist() == expected
                 assert wanted.count() == len(expected)
+
+
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+def test_a_query_of_rounded_append_times_reads_from_brokers_the_rows_of_the_directory(
+    tmp_path: Path, timestamp_type: str
+) -> None:
+    """Brokers subtract the step from the time of a search, also from the end of a range."""
+    data, clock = str(tmp_path / "data"), ManualClock(NOW)
+    config = {
+        "tidelog.append.time.granularity.ms": "1000",
+        "message.timestamp.type": timestamp_type,
+        "retention.ms": "-1",
+    }
+    with tidelog.open(data, writable=True, env=Env(clock=clock)) as log:
+        log.create_topic("rounded", config=config)
+        for number in range(20):
+            log.append("rounded", [NewRecord(value=b"%d" % number)])
+            clock.advance(330)
+
+    def offsets(source: dict[str, str], start: int, end: int) -> list[int | None]:
+        given = source | {
+            "subscribe": "rounded",
+            "clock": "append",
+            "timeRange": "exact",
+            "startingTimestamp": str(start),
+            "endingTimestamp": str(end),
+        }
+        with open_backend(read_source_options(given), ("offset",)) as backend:
+            tasks = backend.plan_batch(NO_LIMITS).tasks
+            rows = [batch for task in tasks for batch in task.read()]
+        return [offset for batch in rows for offset in batch["offset"].to_pylist()]
+
+    ranges = [(start, start + size) for start in range(NOW, NOW + 6_000, 700) for size in (0, 1500)]
+    with tidelog.broker(data, settings={"log.initial.task.delay.ms": "3600000"}) as broker:
+        brokers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
+        for start, end in ranges:
+            expected = offsets({"path": data}, start, end)
+            assert expected or start == end
+            assert offsets(brokers, start, end) == expected, (start - NOW, end - NOW)

@@ -278,12 +278,15 @@ def matches_of(
 
 
 def first_appended(
-    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    cluster: ClusterView,
+    marks: Mapping[TopicPartition, Watermarks],
+    time_ms: int,
+    choice: str = "clock='append'",
 ) -> dict[TopicPartition, TimeMatch]:
     """Return each log's first record that was appended at or after a time.
 
     Each match also has the number of earlier records without a known append time; None if this
-    number is unknown.
+    number is unknown. `choice` is the option by which the user chose the clock, for errors.
 
     Raises:
         InvalidRequest: The brokers don't know the append times.
@@ -291,7 +294,7 @@ def first_appended(
     """
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
-    for name, hit in _first_by_stamp(cluster, rest, time_ms, "clock='append'").items():
+    for name, hit in _first_by_stamp(cluster, rest, time_ms, choice).items():
         # The timestamps prove that this record is the first match among LogAppendTime records. How
         # many earlier records have no append time is unknown.
         answers[name] = TimeMatch(None if hit is None else hit._replace(without_time=None), None)
@@ -470,7 +473,7 @@ def plan_remote(
     spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
     stored_times: dict[TopicPartition, tuple[int, int]] = {}
     if times is not None and clock is ClockName.APPEND:
-        spans, stored_times = _by_append_time(cluster, marks, times)
+        spans, stored_times = append_time_ranges(cluster, marks, times)
     elif times is not None:
         spans = _by_create_time(cluster, marks, times)
     first = requested.start_offset or 0
@@ -521,8 +524,12 @@ def _by_create_time(
     return spans
 
 
-def _by_append_time(
-    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
+def append_time_ranges(
+    cluster: ClusterView,
+    marks: Mapping[TopicPartition, Watermarks],
+    times: tuple[int, int],
+    *,
+    choice: str = "clock='append'",
 ) -> tuple[dict[TopicPartition, tuple[int, int]], dict[TopicPartition, tuple[int, int]]]:
     """Return offsets for a range of append times, and the range of the stored append times.
 
@@ -531,9 +538,19 @@ def _by_append_time(
     such a time (inclusive), and end at the first record whose stored time is at or after the end
     time (exclusive). The second mapping contains the partitions whose brokers return append times.
     The timestamps of LogAppendTime records are not rounded, so searches by timestamp are exact.
+
+    Args:
+        cluster: The cluster.
+        marks: Watermarks of the partitions.
+        times: Range of append times in ms, [a, b).
+        choice: Option by which the user chose the clock, for errors.
+
+    Raises:
+        InvalidRequest: The brokers don't know the append times.
+        ClusterFailure: A broker can't be reached, or refuses.
     """
     if times[0] > 0:
-        first = first_appended(cluster, marks, times[0])
+        first = first_appended(cluster, marks, times[0], choice)
     else:
         first = cluster.search_append_times(marks, 0)
     known = {name for name, match in first.items() if match.without_time is not None}
@@ -546,7 +563,7 @@ def _by_append_time(
         some = {name: mark for name, mark in marks.items() if slacks[name] == slack_ms}
         # Brokers subtract the step from the time of a search.
         end_ms = min(max(times[1] + slack_ms, 0), INT64_MAX)
-        behind |= first_appended(cluster, some, end_ms)
+        behind |= first_appended(cluster, some, end_ms, choice)
     spans = {}
     for name, mark in marks.items():
         start = _offset_of(first[name], mark) if times[0] > 0 else mark.start

@@ -145,8 +145,7 @@ def resolve(
         start = max(start, requested_range.least_offset)
     if requested_range.limit_offset is not None:
         end = min(end, requested_range.limit_offset)
-    if requested_range.filter_ms is not None:
-        time_range = _overlap(time_range, requested_range.filter_ms)
+    time_range = overlap(time_range, requested_range.filter_ms)
     return Bounds(start, max(start, end), time_range, tuple(lost))
 
 
@@ -165,9 +164,12 @@ def append_time_notes(
     return (unknown_times_note(reader.topic_partition, count),) if count else ()
 
 
-def _overlap(times: tuple[int, int] | None, others: tuple[int, int]) -> tuple[int, int]:
-    if times is None:
-        return others
+def overlap(
+    times: tuple[int, int] | None, others: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """Return the times in both ranges; None stands for all times."""
+    if times is None or others is None:
+        return others if times is None else times
     return max(times[0], others[0]), min(times[1], others[1])
 
 

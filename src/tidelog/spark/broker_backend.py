@@ -28,6 +28,7 @@ from tidelog.remote.cluster import Cluster, connect
 from tidelog.remote.leader import Leader, LeaderPartition, LeaderTopic
 from tidelog.remote.partition_fetch import FetchSettings
 from tidelog.remote.time_lookup import (
+    append_time_ranges,
     first_at_or_after,
     first_by_reading,
     first_known_appended,
@@ -37,7 +38,7 @@ from tidelog.remote.time_lookup import (
 )
 from tidelog.remote.view import Watermarks
 from tidelog.scan.bounds import Bounds as LogBounds
-from tidelog.scan.bounds import Question, resolve
+from tidelog.scan.bounds import Question, overlap, resolve
 from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.broker_tasks import BrokerTask
 from tidelog.spark.offset_ranges import OffsetRange, split_ranges
@@ -424,12 +425,9 @@ class BrokerBackend(Closing):
         if limits.is_empty or not requested:
             return BatchPlan(reports=(empty_reason(options, names, limits),))
         clock = options.clock if options.has_times else limits.clock
-        # Append times never decrease along a partition. So the records in a range of append times
-        # are a range of offsets, and the tasks need not filter single records by time.
-        is_exact = options.is_exact and clock is ClockName.RECORD
         question = Question(
             clock=clock,
-            times=scan.TimeMode.EXACT if is_exact else scan.TimeMode.POSITIONS,
+            times=scan.TimeMode.EXACT if options.is_exact else scan.TimeMode.POSITIONS,
             isolation=options.isolation,
             needs_match=options.needs_match,
         )
@@ -438,6 +436,8 @@ class BrokerBackend(Closing):
         lost = tuple(one for resolved in bounds.values() for one in resolved.lost)
         if lost and options.fail_on_data_loss:
             raise OffsetsGone(lost)
+        if options.is_exact and clock is ClockName.APPEND:
+            bounds = self._limited_by_append_time(bounds, views, requested)
         starts = self._first_in_time(bounds, views, clock)
         ranges = [
             OffsetRange(name, starts[name], resolved.end) for name, resolved in bounds.items()
@@ -482,6 +482,37 @@ class BrokerBackend(Closing):
             )
             for name in names
         }
+
+    def _limited_by_append_time(
+        self,
+        bounds: Mapping[TopicPartition, LogBounds],
+        views: Mapping[TopicPartition, RemotePartition],
+        requested: Mapping[TopicPartition, scan.RequestedRange],
+    ) -> dict[TopicPartition, LogBounds]:
+        """Return the bounds, limited to the offsets of the requested append times.
+
+        Append times never decrease along a partition, so a range of append times is a range of
+        offsets. Tasks filter records by time only where records without a known append time may be
+        between these offsets, and where a filter of the query was pushed down.
+        """
+        limited = dict(bounds)
+        by_times: dict[tuple[int, int], dict[TopicPartition, Watermarks]] = {}
+        for name, view in views.items():
+            times = requested[name].times
+            if times is not None:
+                mark = Watermarks(view.log_start_offset, view.log_end_offset)
+                by_times.setdefault(times, {})[name] = mark
+        for times, marks in by_times.items():
+            look_up = partial(
+                append_time_ranges, self._cluster, marks, times, choice="clock=append"
+            )
+            spans, stored_times = self._retry(look_up)
+            for name, (first, behind) in spans.items():
+                start = max(bounds[name].start, first)
+                end = max(start, min(bounds[name].end, behind))
+                time_range = overlap(stored_times.get(name), requested[name].filter_ms)
+                limited[name] = LogBounds(start, end, time_range, bounds[name].lost)
+        return limited
 
     def _first_in_time(
         self,
