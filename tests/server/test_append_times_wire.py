@@ -29,9 +29,9 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
-from tidelog.spark.pushdown import NO_LIMITS
+from tidelog.spark.pushdown import NO_LIMITS, FilterLimits
 from tidelog.standby.follower import Follower
-from tidelog.types import Codec, Header, NewRecord, TopicPartition
+from tidelog.types import INT64_MAX, ClockName, Codec, Header, NewRecord, TopicPartition
 
 TOPIC = "late"
 NOW = 1_700_000_000_000
@@ -261,3 +261,25 @@ def test_a_query_of_rounded_append_times_reads_from_brokers_the_rows_of_the_dire
             expected = offsets({"path": data}, start, end)
             assert expected or start == end
             assert offsets(brokers, start, end) == expected, (start - NOW, end - NOW)
+
+
+def test_a_query_filters_rows_of_brokers_by_append_time(tmp_path: Path) -> None:
+    """Spark doesn't apply such a filter again, because limits on times implement it exactly."""
+    data, clock = str(tmp_path / "data"), ManualClock(NOW)
+    with tidelog.open(data, writable=True, env=Env(clock=clock)) as log:
+        log.create_topic("filtered", config={"retention.ms": "-1"})
+        for number in range(10):
+            log.append("filtered", [NewRecord(value=b"%d" % number)])
+            clock.advance(10)
+    with tidelog.broker(data, settings={"log.initial.task.delay.ms": "3600000"}) as broker:
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "filtered"}
+        for start, end, expected in (
+            (NOW + 20, NOW + 50, [2, 3, 4]),
+            (NOW + 71, INT64_MAX, [8, 9]),
+            (NOW + 100, NOW + 200, []),
+        ):
+            limits = FilterLimits(clock=ClockName.APPEND, times=(start, end))
+            with open_backend(read_source_options(given), ("offset",)) as backend:
+                tasks = backend.plan_batch(limits).tasks
+                rows = [batch for task in tasks for batch in task.read()]
+            assert [n for batch in rows for n in batch["offset"].to_pylist()] == expected

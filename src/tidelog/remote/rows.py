@@ -366,10 +366,9 @@ def fetched(
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
-    # On the append clock, the split's offsets already limit the rows to the time range. So the
-    # reader doesn't compare times, and leaves out only rows without an append time.
-    needs_time = split.clock is ClockName.APPEND and split.time_range is not None
-    if needs_time:
+    # Batches don't have append times, so a range of append times is applied to the decoded rows.
+    append_times = split.time_range if split.clock is ClockName.APPEND else None
+    if append_times is not None:
         split = replace(split, time_range=None)
         maker = RowMaker(split, [*columns, *{_APPEND_TIME}.difference(columns)])
     if maker.needs_append_times:
@@ -378,19 +377,30 @@ def fetched(
         stats.log_bytes += len(part.data)
         for batch in _decoded(split, part, fetch, maker, stats, rows):
             selected = maker.rows(batch)
-            if needs_time:
-                selected = _with_times(selected, stats).select(list(columns))
+            if append_times is not None:
+                selected = _appended_in(selected, append_times, stats).select(list(columns))
             stats.rows += selected.num_rows
             yield selected
 
 
-def _with_times(batch: pa.RecordBatch, stats: ScanStats) -> pa.RecordBatch:
-    """Return the rows with a known append time; count the other rows in `stats.without_time`."""
-    times = batch.column(_APPEND_TIME)
-    if not times.null_count:
-        return batch
-    stats.without_time += times.null_count
-    return batch.filter(times.is_valid())
+def _appended_in(
+    batch: pa.RecordBatch, time_range: tuple[int, int], stats: ScanStats
+) -> pa.RecordBatch:
+    """Return the rows with an append time in [a, b) ms, or from a on if b is INT64_MAX.
+
+    The number of rows without a known append time is added to `stats.without_time`.
+    """
+    column = batch.column(_APPEND_TIME)
+    if column.null_count:
+        stats.without_time += column.null_count
+        batch = batch.filter(column.is_valid())
+        column = batch.column(_APPEND_TIME)
+    start_ms, end_ms = time_range
+    times = column.view(pa.int64()).to_numpy()
+    is_in_range = times >= start_ms
+    if end_ms != INT64_MAX:
+        is_in_range &= times < end_ms
+    return batch if is_in_range.all() else batch.filter(pa.array(is_in_range))
 
 
 def _decoded(
