@@ -1,23 +1,29 @@
 """Records that are only in the tier can be read and looked up; lookups give the local start."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.worlds.clients.raw import RawClient
 
 import tidelog
-from tidelog.protocol.messages import FETCH, LIST_OFFSETS
+from tidelog.protocol.messages import DELETE_RECORDS, FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tidelog.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from tidelog.record.batch_walk import walk
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
-from tidelog.storage.tier_manager.mover import MoveOptions, tier_partition
+from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_partition
 from tidelog.types import NewRecord, TopicPartition
 
 TOPIC = "long"
@@ -121,12 +127,43 @@ def test_offsets_lost_after_the_tier_are_an_error_of_a_fetch(tmp_path: Path) -> 
         tidelog.broker(str(data), settings={"log.initial.task.delay.ms": "3600000"}) as broker,
         RawClient(broker.bootstrap_servers) as client,
     ):
-        codes = {}
-        for offset in (0, start - 1, start, end - 1, end):
-            asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-            what = FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[asked])])
-            data_of = client.ask(FETCH, 12, what).responses[0].partitions[0]
-            codes[offset] = data_of.error_code
-            read = [record.offset for batch in walk(data_of.batches) for record in batch.records()]
-            assert read == [] or read[0] <= offset <= read[-1]
+        codes = fetch_codes(client, (0, start - 1, start, end - 1, end))
         assert codes == {0: 0, start - 1: 0, start: 2, end - 1: 2, end: 0}
+        for deleted_to in (start, start + 1, end - 1):  # the rest stays lost
+            assert delete_records(client, deleted_to) == (0, deleted_to)
+            for _ in range(2):
+                codes = fetch_codes(client, (deleted_to - 1, deleted_to, end - 1, end))
+                assert codes == {deleted_to - 1: 1, deleted_to: 2, end - 1: 2, end: 0}
+                report = broker.call(move)
+                assert (report.copied, report.stopped is None) == (0, False)
+        assert delete_records(client, end) == (0, end)
+        report = broker.call(move)
+        assert report.stopped is None
+        assert report.copied > 0
+        assert fetch_codes(client, (end - 1, end)) == {end - 1: 1, end: 0}
+
+
+def move(node: Node) -> MoveReport:
+    """Run a move to the tier once."""
+    return tier_partition(node.log_dir, TopicPartition(TOPIC, 0), MoveOptions())
+
+
+def delete_records(client: RawClient, offset: int) -> tuple[int, int]:
+    """Delete the records below an offset; return the error code and the new log start."""
+    wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
+    what = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=TOPIC, partitions=[wanted])])
+    answer = client.ask(DELETE_RECORDS, 2, what).topics[0].partitions[0]
+    return answer.error_code, answer.low_watermark
+
+
+def fetch_codes(client: RawClient, offsets: Sequence[int]) -> dict[int, int]:
+    """Fetch from each offset; return the error codes by offset."""
+    codes = {}
+    for offset in offsets:
+        asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        what = FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[asked])])
+        data = client.ask(FETCH, 12, what).responses[0].partitions[0]
+        codes[offset] = data.error_code
+        read = [record.offset for batch in walk(data.batches) for record in batch.records()]
+        assert read == [] or read[0] <= offset <= read[-1]
+    return codes

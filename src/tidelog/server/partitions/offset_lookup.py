@@ -102,10 +102,10 @@ def _find_special(log: Log, time_ms: int, end: int) -> Match:
         return _at(log, log.local_start_offset)
     if log.tier is None:
         return None
-    uploaded = log.tier.end_offset
     if time_ms == LATEST_TIERED_TIMESTAMP:
-        return _at(log, uploaded - 1) if log.tier.record.manifest.segments else None
-    return _visible(_at(log, max(uploaded, log.log_start_offset)), end)
+        rows = log.tier.record.manifest.segments
+        return _at(log, rows[-1].end_offset - 1) if rows else None
+    return _visible(_at(log, max(log.tier.end_offset, log.log_start_offset)), end)
 
 
 def _at(log: Log, offset: int) -> OffsetAndTimestamp:

@@ -135,7 +135,7 @@ class LogTier:
 
     @property
     def end_offset(self) -> int:
-        """End of the tier's segments, exclusive; the log start if there is no segment.
+        """End of the tier's segments, exclusive; the log start if there is none, or if higher.
 
         Returns 0 if the log has no tier.
         """

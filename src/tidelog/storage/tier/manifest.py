@@ -303,8 +303,9 @@ class Manifest:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last segment; the log start if there is none."""
-        return self.segments[-1].end_offset if self.segments else self.log_start_offset
+        """Offset after the last segment; the log start if there is none, or if it is higher."""
+        end = self.segments[-1].end_offset if self.segments else 0
+        return max(end, self.log_start_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -368,15 +369,26 @@ class Manifest:
         unchanged = [row for row in self.segments if row.uid not in uids]
         return self.having([*unchanged, *new]).discarding(old, now_ms)
 
-    def with_start(self, offset: int, now_ms: int) -> "Manifest":
+    def with_start(self, offset: int, local_start: int, now_ms: int) -> "Manifest":
         """Return the manifest with the log start raised to `offset`.
 
-        Segments below the log start become garbage.
+        Segments below the log start become garbage. Exception: if the log start is in a gap after a
+        segment, and the offsets in this gap may be lost, the segment stays. Without it, nothing
+        would show that these offsets are lost.
+
+        Args:
+            offset: The new log start; a lower one than the current log start changes nothing.
+            local_start: First local offset.
+            now_ms: Start of the grace period of the deleted segments.
         """
         start = max(self.log_start_offset, offset)
-        deleted = [row for row in self.segments if row.end_offset <= start]
+        following = [row.base_offset for row in self.segments[1:]]
+        deleted: list[TierSegment] = []
+        remaining: list[TierSegment] = []
+        for row, next_base in zip(self.segments, [*following, local_start], strict=False):
+            end = max(row.end_offset, next_base) if row.is_dense else row.end_offset
+            (deleted if end <= start else remaining).append(row)
         moved = dataclasses.replace(self, log_start_offset=start)
-        remaining = [row for row in self.segments if row.end_offset > start]
         return moved.having(remaining).discarding(deleted, now_ms)
 
     def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "Manifest":

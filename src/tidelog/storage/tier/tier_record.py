@@ -71,8 +71,9 @@ class TierRecord:
         log_start_offset: Log start offset of the whole log, in the tier and in local files.
         cut_offset: Lowest offset at which the log was truncated after the last write of the store's
             manifest; None if the log was not truncated.
-        restart_offset: End of the tier after a truncation below all local files, at which the log
-            continues. None unless such a truncation is in progress (local files are being deleted).
+        restart_offset: End of the tier, or the log start if it is higher, after a truncation below
+            all local files; the log continues there. None unless such a truncation is in progress
+            (local files are being deleted).
         pending: `change` of each manifest that this directory may have written after `manifest`.
             Each `change` is stored before the manifest is sent to the store. So the copy of a
             directory, or a directory restored from a backup, notices a manifest that it did not
@@ -136,8 +137,11 @@ class TierRecord:
         )
 
     def with_restart(self) -> "TierRecord":
-        """Return the record for a log that has no local files and continues at the tier's end."""
-        end = self.manifest.end_offset
+        """Return the record for a log that has no local files and continues at the tier's end.
+
+        If the log start is above the tier's end, the log continues at the log start.
+        """
+        end = max(self.manifest.end_offset, self.log_start_offset)
         return dataclasses.replace(self, local_start_offset=end, restart_offset=end)
 
 
@@ -397,7 +401,7 @@ class TierView:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last segment in the tier; the log start if there is no segment."""
+        """Offset after the tier's last segment; the log start if there is none, or if higher."""
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:

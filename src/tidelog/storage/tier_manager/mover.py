@@ -155,7 +155,7 @@ def merge(
         retained = [row for row in stored.segments if row.uid not in refused]
         absent = [row for row in stored.segments if row.uid in refused]
         stored = stored.having(retained).discarding(absent, now_ms)
-    return stored.with_start(record.log_start_offset, now_ms)
+    return stored.with_start(record.log_start_offset, local[0].base_offset, now_ms)
 
 
 def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:

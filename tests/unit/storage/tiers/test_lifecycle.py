@@ -23,6 +23,7 @@ from tests.worlds.directories.logs import (
 from tests.worlds.directories.sick import look
 
 from tidelog import scan
+from tidelog.amounts import offsets_text
 from tidelog.errors import (
     CorruptFile,
     DamagedLog,
@@ -35,7 +36,7 @@ from tidelog.errors import (
 from tidelog.record.builder import build_batch
 from tidelog.scan import ReadOptions, RequestedRange, ScanStats
 from tidelog.storage.checks import Severity
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import LOG_START_CHECKPOINT_FILE, SETTLED_MS, write_atomically
 from tidelog.storage.log.producers import ProducerEntry, ProducerStates
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -386,6 +387,87 @@ def test_a_hole_behind_the_tier_ends_with_the_log_start_after_it() -> None:
     assert values(tiered.reader()) == list(range(end, 40))
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_start_inside_a_hole_behind_the_tier_does_not_end_the_loss(clean: bool) -> None:
+    tiered, start, end = with_hole()
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    for log_start in (start, start + 1, end - 1):
+        tiered.log.advance_start(log_start)
+        for _ in range(2):
+            check_lost(tiered, start, end)
+            report = tiered.move()
+            assert report.copied == 0
+            assert f"offsets {start} to {end - 1}" in (report.stopped or "")
+            check_lost(tiered, start, end)
+            tiered.reopen(clean=clean)
+    tiered.directory.close()
+    tiered.directory = restored(tiered)
+    check_lost(tiered, start, end)
+    tiered.reopen()
+    check_lost(tiered, start, end)
+    tiered.log.advance_start(end)
+    report = tiered.move()
+    assert report.stopped is None
+    assert report.copied > 0
+    assert manifest_of(tiered).segments[0].base_offset == end
+    assert values(tiered.reader()) == list(range(end, 40))
+
+
+def restored(tiered: Tiered) -> LogDir:
+    """Rebuild the partition's tier record, and open the directory for writing."""
+
+    def prepare(directory: LogDir) -> None:
+        restore(directory, NAME)
+
+    options = LogDirOptions(writable=True, prepare=prepare)
+    return LogDir.open(PATH, env=tiered.env, options=options)
+
+
+def check_lost(tiered: Tiered, start: int, end: int) -> None:
+    """Check that the log, and readers of its directory, report these offsets as lost."""
+    reader = tiered.reader()
+    for log in (tiered.log, reader):
+        assert [(lost.start, lost.end) for lost in log.lost_offsets()] == [(start, end)]
+    first = max(start, reader.log_start_offset)
+    with pytest.raises(OffsetsGone, match=f"{offsets_text(first, end - 1)}: "):
+        values(reader)
+    assert [one.offset for one in reader.records(end)] == list(range(end, 40))
+
+
+def test_retention_by_size_deletes_the_tiers_segment_together_with_the_hole_after_it() -> None:
+    tiered, start, end = with_hole()
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    tiered.log.advance_start(start + 1)
+    tiered.move()
+    check_lost(tiered, start, end)
+    tiered.directory.alter_config(TOPIC, {"retention.bytes": "1"})
+    tiered.move()
+    assert tiered.log.log_start_offset >= end
+    assert tiered.log.lost_offsets() == []
+    assert [row for row in manifest_of(tiered).segments if row.base_offset < end] == []
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_a_log_that_loses_all_files_after_a_hole_continues_at_its_start(is_restored: bool) -> None:
+    tiered, _, end = with_hole()
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    tiered.log.advance_start(end - 1)
+    tiered.move()
+    if is_restored:
+        tiered.directory.close()
+        for name in [entry.name for entry in tiered.disk.list_dir(f"{PATH}/{TOPIC}-0")]:
+            tiered.disk.remove(path_of(name))
+        tiered.directory = restored(tiered)
+    else:
+        tiered.log.truncate_to(end - 1)
+    for _ in range(2):
+        assert (tiered.log.log_start_offset, tiered.log.log_end_offset) == (end - 1, end - 1)
+        tiered.reopen()
+    tiered.fill(20)
+    assert tiered.move().stopped is None
+    assert values(tiered.reader()) == list(range(end - 1, end + 19))
+
+
 def test_a_hole_behind_the_tier_of_a_compacted_topic_may_be_a_compaction() -> None:
     tiered, start, end = with_hole(**{"cleanup.policy": "compact"})
     with LogDir.open(PATH, env=tiered.env) as directory:
@@ -404,6 +486,17 @@ def test_a_hole_inside_the_tier_is_an_error_too() -> None:
     tiered.disk.remove(history)
     with pytest.raises(OffsetsGone, match=f"offsets {start} to {end - 1}"):
         values(tiered.reader())
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    for log_start in (start, end - 1):
+        tiered.log.advance_start(log_start)
+        tiered.move()
+        check_lost(tiered, start, end)
+        tiered.reopen()
+        check_lost(tiered, start, end)
+    tiered.log.advance_start(end)
+    tiered.move()
+    assert manifest_of(tiered).segments[0].base_offset == end
+    assert values(tiered.reader()) == list(range(end, 40))
 
 
 # -- topics ------------------------------------------------------------------------------------

@@ -148,11 +148,30 @@ def test_an_exchange_spans_the_same_offsets() -> None:
         found.with_exchanged(rows[:2], [at(0, 20, "e")], 5)
 
 
+def test_a_segment_stays_until_the_log_start_is_past_the_gap_after_it() -> None:
+    rows = [dense(0, 10, "a"), dense(10, 20, "b"), dense(25, 30, "c")]
+    found = plain(*rows)
+    for offset, count in ((9, 3), (10, 2), (20, 2), (24, 2), (25, 1), (30, 1), (39, 1), (40, 0)):
+        moved = found.with_start(offset, 40, 5)
+        assert moved.segments == tuple(rows[3 - count :])
+        assert moved.end_offset == max(30, offset)
+        found = moved
+    # A segment that lacks offsets itself does not show whether the offsets after it are lost.
+    assert plain(at(0, 10)).with_start(10, 40, 5).segments == ()
+
+
+def dense(base: int, end: int, uid: str) -> TierSegment:
+    total = ROWS[0].total._replace(data_records=end - base, control_records=0)
+    return dataclasses.replace(at(base, end, uid), total=total)
+
+
 def test_new_starts_and_cuts_remove_whole_segments() -> None:
     rows = [at(0, 10), at(10, 20, "b"), at(20, 30, "c")]
-    found = plain(*rows).with_start(15, 5)
+    found = plain(*rows).with_start(15, 30, 5)
     assert found.segments == tuple(rows[1:])
-    assert found.with_start(3, 6) == found
+    assert found.with_start(3, 30, 6) == found
+    ended = plain(*rows).with_start(30, 40, 5)
+    assert (ended.segments, ended.end_offset) == ((), 30)
     clipped = dataclasses.replace(rows[1], end_offset=14, clip_bytes=3)
     cut = plain(*rows).with_cut(15, lambda _row, _offset: clipped, 5)
     assert cut.segments == (rows[0], clipped)
