@@ -94,6 +94,18 @@ class TestOsFileSystem:
         assert (tmp_path / "a").stat().st_mode & 0o077 == 0
         assert (tmp_path / "b").stat().st_mode & 0o077 == 0
 
+    def test_a_file_has_its_size_mode_and_time_in_ms(self, tmp_path: Path) -> None:
+        path = tmp_path / "a"
+        path.write_bytes(b"abc")
+        path.chmod(0o640)
+        os.utime(path, ns=(0, 1_500_000_000_123_999_999))
+        found = OsFileSystem().stat(str(path))
+        assert (found.size, found.mtime_ms, found.permissions) == (3, 1_500_000_000_123, 0o640)
+        assert not found.is_dir
+        OsFileSystem().set_mtime(str(path), 1_600_000_000_456)
+        assert path.stat().st_mtime_ns == 1_600_000_000_456_000_000
+        assert OsFileSystem().stat(str(path)).mtime_ms == 1_600_000_000_456
+
     def test_a_dangling_link_is_a_name(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "nowhere")
         assert OsFileSystem().exists(str(tmp_path / "link"))

@@ -8,7 +8,7 @@ from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
 from tidelog.env import Env, ManualClock
-from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, plan_failover
+from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, plan_failover, topics_on_b
 from tidelog.jobs.failover.measure import TooFewRecords
 from tidelog.jobs.failover.rules import PartitionMapping, Start, StartKind
 from tidelog.jobs.failover.verify import Spill, Verdict, verify
@@ -201,6 +201,19 @@ class TestTighter:
         start = only(planned(mirror))
         assert mirror.b.logs[B0][start.offset].value == b"b4"
 
+    def test_a_topic_with_several_targets_keeps_its_name_on_b(self) -> None:
+        found = mirrored(cluster_with_records()).map
+        assert topics_on_b(None, ["orders"]) == {"orders": ("orders",)}
+        assert topics_on_b(found, ["orders", "bills"]) == {
+            "copy": ("orders",),
+            "bills": ("bills",),
+        }
+        (source,) = found.sources
+        same = replace(found, sources=(source, replace(source, place="a:2")))
+        assert topics_on_b(same, ["orders"]) == {"copy": ("orders",)}
+        others = replace(found, sources=(source, replace(source, target="other")))
+        assert topics_on_b(others, ["orders"]) == {"orders": ("orders",)}
+
     def test_records_deleted_unread_at_the_source_are_read_at_the_target(self) -> None:
         mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
@@ -226,6 +239,8 @@ class TestByTime:
         assert only(plan).offset == 5 + 30
         earlier = planned(mirror, at_ms=5_250, topics=("orders",), skew_ms=60)
         assert only(earlier).offset == 5 + 20
+        at_an_arrival = planned(mirror, at_ms=5_300, topics=("orders",))
+        assert only(at_an_arrival).offset == 5 + 30
         assert only(plan).kind is StartKind.MAP
 
 

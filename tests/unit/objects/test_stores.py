@@ -100,6 +100,18 @@ class TestFsspec(StoreRules):
     def opened(self, tmp_path: Path) -> ObjectStore:
         return open_store(f"local://{tmp_path}/store")
 
+    def test_errors_have_the_url(self, opened: ObjectStore, tmp_path: Path) -> None:
+        url = f"local://{tmp_path}/store"
+        assert opened.url == url
+        with pytest.raises(FileNotFoundError) as missing:
+            opened.read("a/b")
+        assert missing.value.filename == f"{url}/a/b"
+        (tmp_path / "store" / "folder").mkdir(parents=True)
+        with pytest.raises(StorageFailure, match=f"^{url}/folder: "):
+            opened.read("folder")
+        with pytest.raises(StorageFailure, match=f"^{url}/a: "):
+            opened.put_if("a", b"x", etag=None)
+
 
 def test_invalid_urls_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="not the URL of a store"):

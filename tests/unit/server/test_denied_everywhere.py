@@ -45,6 +45,9 @@ WITHOUT_CODE = {
     "Metadata",
 }
 
+# The first version whose refusals have an error code; older versions have an empty list, as Kafka.
+FIRST_WITH_CODE = {"DescribeLogDirs": 3}
+
 # For each error code, the APIs that return it if a right is missing. All other APIs return
 # CLUSTER_AUTHORIZATION_FAILED.
 CODES = {
@@ -206,6 +209,21 @@ def values(message: object, names: set[str]) -> Iterator[object]:
             yield from values(value, names)
 
 
+def sent_codes(message: object, version: int) -> Iterator[object]:
+    """Yield all error codes that a response has in this version."""
+    if isinstance(message, list):
+        for each in message:
+            yield from sent_codes(each, version)
+    elif is_dataclass(message) and not isinstance(message, type):
+        for field in fields_of(type(message), version):
+            if not field.is_there:
+                continue
+            value = getattr(message, field.name)
+            if field.name.endswith("error_code"):
+                yield value
+            yield from sent_codes(value, version)
+
+
 GUARDED = [row for row in ROWS if guard_of(row.key) is not None]
 
 
@@ -240,6 +258,24 @@ def test_refusals_have_the_names_of_the_request(node: Node, row: Row) -> None:
     assert codes & DENIED_TEXT.keys() == set(expected or [ErrorCode.CLUSTER_AUTHORIZATION_FAILED])
     assert codes <= DENIED_TEXT.keys() | {ErrorCode.NONE, ErrorCode.INVALID_REQUEST}
     assert set(values(response, IDENTIFIERS)) <= named | {""}
+
+
+@pytest.mark.parametrize("row", GUARDED, ids=[BY_KEY[row.key].name for row in GUARDED])
+def test_a_refusal_has_an_error_code_in_every_version(node: Node, row: Row) -> None:
+    """Old versions without an error code of the whole response have it in each element."""
+    api = BY_KEY[row.key]
+    if api.name in WITHOUT_CODE:
+        return
+    first = max(row.api.first, FIRST_WITH_CODE.get(api.name, 0))
+    for version in range(first, row.api.last + 1):
+        message = Sampler(version, 7, Fill.FULL).message(api.request)
+        try:
+            response = refusal(node, row, version, message)
+        except NotLoggedIn:
+            continue
+        if response is None:
+            continue
+        assert set(sent_codes(response, version)) & DENIED_TEXT.keys(), version
 
 
 def code_of(name: str) -> ErrorCode:

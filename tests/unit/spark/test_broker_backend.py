@@ -7,7 +7,10 @@ from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 from tests.worlds.kafka.broker import free_port
 
 from tidelog.errors import ClusterFailure
+from tidelog.remote.broker_connection import Transport
+from tidelog.remote.partition_fetch import FetchSettings
 from tidelog.spark import broker_backend
+from tidelog.spark.broker_backend import BrokerEpochs
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
 
@@ -33,6 +36,20 @@ def test_each_retry_is_logged_before_its_pause(
         backend.partitions()
     assert pauses == [(1.5, 1), (1.5, 2)]
     assert caplog.text.count("retrying in 1500 ms: ") == 2
+
+
+def test_the_timeout_of_requests_for_epochs_is_in_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[tuple[str, int, float]] = []
+
+    def connect(host: str, port: int, *, timeout_s: float) -> Transport:
+        attempts.append((host, port, timeout_s))
+        raise OSError("unreachable")
+
+    monkeypatch.setattr(broker_backend, "connect_socket", connect)
+    epochs = BrokerEpochs("one:9092,two:9093", FetchSettings(timeout_ms=1_500))
+    with pytest.raises(ClusterFailure, match="two:9093"):
+        epochs.ends_of({FLIGHTS_0: 0})
+    assert attempts == [("one", 9092, 1.5), ("two", 9093, 1.5)]
 
 
 def test_brokers_that_search_by_append_time_are_read_for_a_create_time(

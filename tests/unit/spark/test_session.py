@@ -14,6 +14,7 @@ from tidelog.spark.session import (
     our_words,
     settings,
     setup,
+    stderr_to,
     use_this_python,
 )
 
@@ -63,6 +64,15 @@ def test_workers_run_this_python_unless_another_was_chosen(
     use_this_python()
     assert os.environ["PYSPARK_PYTHON"] == (chosen or sys.executable)
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == (chosen or sys.executable)
+
+
+def test_messages_are_appended_to_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "spark.log"
+    path.write_bytes(b"earlier\n")
+    for text in (b"one\n", b"two\n"):
+        with stderr_to(path):
+            os.write(2, text)
+    assert path.read_bytes() == b"earlier\none\ntwo\n"
 
 
 def test_setup_prepares_the_workers_and_the_pushdown(monkeypatch: pytest.MonkeyPatch) -> None:

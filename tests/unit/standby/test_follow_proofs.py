@@ -326,8 +326,10 @@ class TestAnswers:
     ) -> None:
         leader = leader_of_batches()
         copied(leader, env)
+        answers: list[DataclassInstance] = []
 
         def change(answer: "DataclassInstance") -> None:
+            answers.append(answer)
             for topic in cast("of.ListOffsetsResponse", answer).topics:
                 for partition in topic.partitions:
                     partition.error_code = code or 0
@@ -338,6 +340,8 @@ class TestAnswers:
         problem = refused(leader, env)
         assert isinstance(problem, ClusterFailure)
         assert problem.error_code == code
+        # Only a refusal that may pass, such as NOT_LEADER_OR_FOLLOWER (6), is requested again.
+        assert len(answers) == (4 if code == 6 else 1)
         be_honest(leader)
         copied(leader, env)
 

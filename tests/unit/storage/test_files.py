@@ -204,6 +204,7 @@ def test_a_small_file_over_its_limit_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"12345")
     with pytest.raises(CorruptFile, match="5 bytes, at most 4"):
         files.read_file(OsFileSystem(), str(tmp_path / "large"), limit=4)
+    assert files.read_file(OsFileSystem(), str(tmp_path / "large"), limit=5) == b"12345"
 
 
 def test_an_offset_checkpoint_is_kafkas_text() -> None:

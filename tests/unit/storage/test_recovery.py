@@ -170,6 +170,20 @@ class TestScannedSegments:
         assert total <= read_bytes <= 1.5 * total
         assert len([path for path in seen.mapped if path.endswith(".log")]) <= 2 * count
 
+    def test_a_damaged_snapshot_is_reported_and_an_older_one_is_used(self) -> None:
+        env, directory, log = new_log()
+        for _ in range(3):
+            put(log, 1)
+            log.roll()
+        directory.abandon()
+        newest = "00000000000000000003.snapshot"
+        change(env, newest, 2, b"\xff")
+        directory, log = reopen(env)
+        (line,) = [line for line in directory.reports if newest in line]
+        assert line.startswith(f"{path_of(newest)}")
+        assert line.endswith("; an older snapshot is used")
+        assert offsets(log.records(0)) == [0, 1, 2]
+
     def test_damage_below_the_recovery_point_does_not_keep_the_log_from_opening(self) -> None:
         env, directory, log = new_log()
         for _ in range(3):

@@ -168,6 +168,17 @@ def _assert_found(data: bytes, truth: object, zones: list[Zone]) -> None:
     assert _whole(found) != truth
 
 
+def test_the_error_of_a_damaged_footer_has_both_checksums() -> None:
+    data = bytearray(encode([zone(0)]))
+    at = len(data) - layout.TRAILER_SIZE + layout.TRAILER_CRC_AT
+    computed = int.from_bytes(data[at : at + 4], "big")
+    data[at] ^= 0xFF
+    stored = int.from_bytes(data[at : at + 4], "big")
+    text = f"footer CRC-32C is {computed:#010x}, the trailer has {stored:#010x}"
+    with pytest.raises(CorruptIndex, match=text):
+        ZoneMap.decode(bytes(data))
+
+
 @pytest.mark.parametrize("change", [lambda data, n: data[:n], lambda data, n: data[n:]])
 def test_every_cut_is_found(change: Callable[[bytes, int], bytes]) -> None:
     data = encode([zone(number) for number in range(10)])
