@@ -12,7 +12,7 @@ import pytest
 from tests.core import thinned
 from tests.faults import Keep, reopen, seeded_env
 from tests.faults.seeded import SeededEnv
-from tests.worlds.directories.staged import ROOT, TOPIC, make_directory, staged_names
+from tests.worlds.directories.staged import ROOT, TOPIC, make_directory, stage, staged_names
 from tests.worlds.spark.frames import T0, frame, origin_batch, value
 
 from tidelog.env import Env
@@ -29,7 +29,8 @@ from tidelog.jobs.offset_map import (
     read_map,
     write_map,
 )
-from tidelog.spark.sink_options import SinkOptions
+from tidelog.spark.directory_sink import batch_commit_id
+from tidelog.spark.sink_options import SinkOptions, StreamBatch
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import TopicPartition
 
@@ -149,6 +150,22 @@ def test_power_loss_at_every_call(keep: Keep) -> None:
         check(again, 3)
     assert not was_done[0]
     assert was_done[-2]
+
+
+def test_staged_files_of_other_attempts_are_removed() -> None:
+    """A speculative attempt may stage files after the first attempt has written the batch."""
+    env = seeded_env(1)
+    begin(env)
+    options = DiskOptions(path=ROOT, disk=env)
+    target = DirectoryTarget(options=options, routes=ROUTES, mirror_id="m" * 32)
+    commit_id = batch_commit_id(StreamBatch("m" * 32, 0))
+    stage(env, 1, "another")
+    others = staged_names(env)
+    for was_done in (False, True):
+        stage(env, 0, f"{commit_id}-late")
+        assert len(staged_names(env)) > len(others)
+        assert target.write(rows(0), 0).was_done == was_done
+        assert staged_names(env) == others
 
 
 def test_a_batch_of_an_older_checkpoint_is_refused() -> None:
