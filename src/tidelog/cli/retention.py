@@ -121,7 +121,7 @@ def why(
         is_compacted = CLEANUP_COMPACT in config.cleanup_policy
         verdict = why_verdict(
             target,
-            [story for _, story in stories],
+            stories,
             zone,
             is_age_known=is_age_known or CLEANUP_DELETE not in config.cleanup_policy,
             is_compacted=is_compacted,
@@ -392,6 +392,8 @@ def _print_segments(
     is_compacted: bool,
 ) -> None:
     """Print a line for each segment."""
+    from tidelog.storage.directory.topic_retention import until_shown_ms
+
     segments = [(name, segment) for name, story in stories for segment in story.segments]
     if any(_is_kept_forever(segment) for _, segment in segments):
         _print_line(surroundings, f"kept {forever}")
@@ -421,7 +423,10 @@ def _print_segments(
         elif _is_kept_forever(segment):
             row.append("forever")
         else:
-            row.append(_NEXT_RUN if _ends_early(segment) else segment.keeping.until_ms)
+            until_ms = segment.keeping.until_ms
+            row.append(
+                _NEXT_RUN if until_ms is None or _ends_early(segment) else until_shown_ms(until_ms)
+            )
         if is_due:
             row.append(None if segment.due is None else str(segment.due.rule))
         rows.append(row)
@@ -567,14 +572,21 @@ def _kept_text(segment: "SegmentStory", forever: str, zone: str | None) -> str:
         return _NEXT_RUN
     if keeping.until_ms is None:
         return forever
-    until = output.time_text(keeping.until_ms, zone)
+    until = _until_text(keeping.until_ms, zone)
     if keeping.behind is not None:
-        own = output.time_text(keeping.own_until_ms, zone)
+        assert keeping.own_until_ms is not None
+        own = _until_text(keeping.own_until_ms, zone)
         return (
             f"{until}, because the earlier segment at {keeping.behind} is kept until then;"
             f" without that segment, this segment would be kept until {own}"
         )
     return f"{until}, retention.ms after {_because(segment, zone)}"
+
+
+def _until_text(until_ms: int, zone: str | None) -> str:
+    """Format the last ms at which a segment is kept; says so if it is the last ms of a second."""
+    inclusive = " inclusive" if until_ms % 1000 == 999 else ""
+    return f"{output.time_text(until_ms, zone)}{inclusive}"
 
 
 def _because(segment: "SegmentStory", zone: str | None) -> str:
@@ -618,7 +630,7 @@ def _kafka(segment: "SegmentStory", zone: str | None) -> str:
         return "kept as long as by tidelog"
     until = "forever"
     if kafka.until_ms is not None:
-        until = f"until {output.time_text(kafka.until_ms, zone)}"
+        until = f"until {_until_text(kafka.until_ms, zone)}"
     if kafka.behind is not None:
         return f"kept {until}, because the earlier segment at {kafka.behind} is kept that long"
     return f"kept {until}, by its {kafka.counted.basis} {output.time_text(kafka.counted.ms, zone)}"

@@ -144,16 +144,51 @@ class TestSegments:
     def test_a_verdict_precedes_one_line_for_each_segment(self, tides: Cli) -> None:
         verdict, settings, heading, *rows = tides.ok("why", "tides").lines
         assert verdict.startswith("tides has 3 segments of ")
-        assert verdict.endswith(" in 2 partitions; the next one is kept until 2023-11-20 22:13:20")
+        assert verdict.endswith(
+            " in 2 partitions; the next one, in tides:0, is kept until 2023-11-20 22:13:20"
+        )
         assert settings.startswith("settings: tidelog.retention.clock=record-capped (age by ")
         assert heading.split()[:5] == ["PARTITION", "FIRST", "OFFSET", "LAST", "OFFSET"]
         assert [row.split()[:3] for row in rows] == [["0", str(n), str(n)] for n in range(3)]
         assert rows[0].split()[-3:] == ["segment.bytes", "2023-11-20", "22:13:20"]
 
+    def test_all_partitions_of_the_next_segments_are_named(self, cli: Cli) -> None:
+        cli.ok("create", "tides", "-p", "5", *WEEK)
+        for partition in range(5):
+            cli.append(at(NOW), topic="tides", partition=partition)
+        assert (
+            cli.ok("why", "tides")
+            .lines[0]
+            .endswith(
+                "; the next 5, in tides:0, tides:1, tides:2 and 2 more partitions, are kept until"
+                " 2023-11-21 22:13:20"
+            )
+        )
+        assert (
+            cli.ok("why", "tides:4")
+            .lines[0]
+            .endswith("; the next one is kept until 2023-11-21 22:13:20")
+        )
+
+    def test_the_last_ms_of_a_second_is_shown_as_the_end_of_the_second(self, cli: Cli) -> None:
+        cli.ok("create", "tides", *WEEK)
+        cli.append(at(NOW - 1), topic="tides")
+        verdict, *_, row = cli.ok("why", "tides", "--show", "segments").lines
+        assert verdict.endswith("; the next one is kept until 2023-11-21 22:13:20")
+        assert row.split()[-2:] == ["2023-11-21", "22:13:20"]
+        details = cli.ok("why", "tides").out
+        assert "2023-11-21 22:13:19.999 inclusive, retention.ms after the timestamp" in details
+        (segment,) = cli.ok("why", "tides", "-o", "json").objects
+        assert part(segment, "kept")["until"] == "2023-11-21T22:13:19.999Z"
+        cli.clock.set(NOW - 1 + WEEK_MS)
+        assert "due for deletion" not in cli.ok("why", "tides").lines[0]
+        cli.clock.set(NOW + WEEK_MS)
+        assert "1 is due for deletion" in cli.ok("why", "tides").lines[0]
+
     def test_due_segments_are_marked(self, tides: Cli) -> None:
         tides.clock.set(NOW + WEEK_MS)
         verdict, _, heading, first, *_ = tides.ok("why", "tides").lines
-        assert "; 1 is due for deletion; the next one is kept until " in verdict
+        assert "; 1 is due for deletion; the next 2, in tides:0, are kept until " in verdict
         assert (heading.split()[-1], first.split()[-1]) == ("DUE", "time")
 
     def test_details_on_demand_and_for_one_partition(self, tides: Cli) -> None:

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
 FOR_EVER: Final = None
 
+# Maximum number of partitions that a sentence names.
+_PARTITIONS_SHOWN: Final = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
@@ -175,7 +178,7 @@ class NextDeletion:
 
 def why_verdict(
     topic: str,
-    stories: Sequence[PartitionStory],
+    stories: Sequence[tuple[TopicPartition, PartitionStory]],
     zone: str | None,
     *,
     is_age_known: bool,
@@ -185,12 +188,13 @@ def why_verdict(
 
     Args:
         topic: Name of the topic or partition.
-        stories: The topic's partitions, each as `explain` returns it.
+        stories: The topic's partitions, each with the result of `explain`.
         zone: Time zone of the times in the text; None means UTC.
         is_age_known: Whether the topic's age limit is known; see `applied_config`.
         is_compacted: Whether the topic's `cleanup.policy` has `compact`.
     """
-    segments = [segment for story in stories for segment in story.segments]
+    named = [(name, segment) for name, story in stories for segment in story.segments]
+    segments = [segment for _, segment in named]
     size = bytes_text(sum(segment.size_bytes for segment in segments))
     where = f" in {plural(len(stories), 'partition')}" if len(stories) != 1 else ""
     parts = [f"{topic} has {plural(len(segments), 'segment')} of {size}{where}"]
@@ -199,14 +203,47 @@ def why_verdict(
     due = [segment for segment in segments if segment.due is not None]
     if due:
         parts.append(f"{len(due):,} {verb(len(due), 'is', 'are')} due for deletion")
-    ends = [one.keeping.until_ms for one in segments if one.due is None and one.size_bytes]
-    times = [ms for ms in ends if ms is not None]
+    ends = [
+        (name, one.keeping.until_ms) for name, one in named if one.due is None and one.size_bytes
+    ]
+    times = [(name, ms) for name, ms in ends if ms is not None]
     if times:
-        parts.append(f"the next one is kept until {time_text(min(times), zone)}")
+        parts.append(_next_part(times, zone, is_named=len(stories) > 1))
     elif ends:
         a_limit = "an age limit" if is_age_known else "a known age limit"
         parts.append(f"{'no other' if due else 'none'} has {a_limit}")
     return "; ".join(parts)
+
+
+def _next_part(
+    times: Sequence[tuple[TopicPartition, int]], zone: str | None, *, is_named: bool
+) -> str:
+    """Describe the segments that are kept until the earliest of `times`.
+
+    Args:
+        times: Partition of each segment, and the last ms at which the segment is kept.
+        zone: Time zone of the times in the text; None means UTC.
+        is_named: Whether the text names the partitions.
+    """
+    until_ms = min(ms for _, ms in times)
+    names = [name for name, ms in times if ms == until_ms]
+    number = len(names)
+    which = "one" if number == 1 else f"{number:,}"
+    if is_named:
+        partitions = [f"{one.topic}:{one.partition}" for one in dict.fromkeys(names)]
+        more = len(partitions) - _PARTITIONS_SHOWN
+        and_more = f" and {plural(more, 'more partition')}" if more > 0 else ""
+        which += f", in {', '.join(partitions[:_PARTITIONS_SHOWN])}{and_more},"
+    until = time_text(until_shown_ms(until_ms), zone)
+    return f"the next {which} {verb(number, 'is', 'are')} kept until {until}"
+
+
+def until_shown_ms(until_ms: int) -> int:
+    """Return the time to show for the last ms at which a segment is kept.
+
+    The last ms of a second becomes the next second, the first ms at which the segment is not kept.
+    """
+    return until_ms + 1 if until_ms % 1000 == 999 else until_ms
 
 
 def _left_part(segments: Sequence[SegmentStory], *, is_compacted: bool) -> str | None:
