@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.amounts import plural, share_text, verb
 from tidelog.arguments import KeyOrder
 from tidelog.cli import output
-from tidelog.cli.cells import decoded, decoders
+from tidelog.cli.cells import decoded, decoder, decoders
 from tidelog.cli.options import Encoding, Format, ReadFormat
 from tidelog.cli.places import parse_target
 from tidelog.cli.surroundings import Surroundings
@@ -56,7 +56,7 @@ def print_by_key(
     """
     kind, encoding = form
     is_table, decode = kind is Format.TABLE, decoders(ReadFormat(kind))(encoding)
-    output.print_verdict(surroundings, f"{_largest_text(counts, order)}; {counted}", kind)
+    output.print_verdict(surroundings, f"{_largest_text(counts, order, encoding)}; {counted}", kind)
     topic, _ = parse_target(target)
     rows: list[list[Cell]] = [
         [
@@ -93,23 +93,37 @@ def _others_text(counts: "KeyCounts") -> str:
     return ", ".join(texts)
 
 
-def _largest_text(counts: "KeyCounts", order: KeyOrder) -> str:
+# Maximum number of characters of a key in a sentence. The table shows more of the key.
+_KEY_SHOWN: Final = 40
+
+
+def _largest_text(counts: "KeyCounts", order: KeyOrder, encoding: Encoding) -> str:
     """Return how many of the first keys have half of the bytes or records, and their total share.
 
     If all shown keys together have less than half, return the number and the share of these keys.
+    The text also has the first key and its share.
     """
     if not counts.keys:
         return "no record has a key" if counts.records else "there are no records"
     is_by_bytes = order is KeyOrder.BYTES
-    sums = list(
-        accumulate(one.size_bytes if is_by_bytes else one.records for one in _keyed(counts))
-    )
+    keyed = _keyed(counts)
+    sums = list(accumulate(one.size_bytes if is_by_bytes else one.records for one in keyed))
     whole = counts.size_bytes if is_by_bytes else counts.records
     text = plural(counts.keys, "key")
     if sums and whole:
         number = next((n for n, amount in enumerate(sums, 1) if 2 * amount >= whole), len(sums))
         share = share_text(sums[number - 1] / whole)
-        text = f"{number:,} of {text} {verb(number, 'has', 'have')} {share} of the {order}"
+        first = output.data_text(decoder(encoding)(keyed[0].key))
+        if len(first) > _KEY_SHOWN:
+            first = f"{first[: _KEY_SHOWN - 1]}…"
+        if number == 1:
+            text = f"1 of {text} ({first}) has {share} of the {order}"
+        else:
+            most = "largest" if is_by_bytes else "most frequent"
+            text = (
+                f"{number:,} of {text} have {share} of the {order}"
+                f" ({most}: {first}, {share_text(sums[0] / whole)})"
+            )
     if counts.without_key:
         keyless = counts.without_key
         text += f"; {plural(keyless, 'record')} {verb(keyless, 'has', 'have')} no key"

@@ -22,7 +22,7 @@ def skewed(cli: Cli) -> Cli:
 def test_the_verdict_names_how_many_keys_have_most_bytes(skewed: Cli) -> None:
     result = skewed.ok("count", "flights:0", "--by", "key", "-n", "2")
     assert result.lines == [
-        "1 of 4 keys has 96.2% of the bytes; flights:0 has 9 records",
+        "1 of 4 keys (big) has 96.2% of the bytes; flights:0 has 9 records",
         "KEY               PARTITION  RECORDS  RECORDS SHARE  SIZE  BYTES SHARE",
         "big                       0        1            11%  1 kB        96.2%",
         "often                     0        6            67%  36 B         3.5%",
@@ -33,8 +33,28 @@ def test_the_verdict_names_how_many_keys_have_most_bytes(skewed: Cli) -> None:
 
 def test_the_order_by_records_is_that_of_the_verdict(skewed: Cli) -> None:
     result = skewed.ok("count", "flights", "--by", "key", "--order", "records")
-    assert result.lines[0] == "1 of 4 keys has 67% of the records; flights has 9 records"
+    assert result.lines[0] == "1 of 4 keys (often) has 67% of the records; flights has 9 records"
     assert [line.split()[0] for line in result.lines[2:]] == ["often", "big", "c", "d"]
+
+
+def test_the_verdict_names_the_largest_key(cli: Cli) -> None:
+    cli.ok("create", "flights")
+    cli.append(*(NewRecord(key=b"k%03d" % n, value=b"v" * 96, timestamp=NOW) for n in range(60)))
+    cli.append(NewRecord(key=b"k" * 99, value=b"v", timestamp=NOW))
+    by_key = ("count", "flights", "--by", "key")
+    cli.append(NewRecord(key=b"k007", value=b"", timestamp=NOW))
+    assert cli.ok(*by_key, "-n", "3").lines[0] == (
+        "3 of 61 keys have 5.0% of the bytes (largest: k007, 1.7%); flights has 62 records"
+    )
+    assert cli.ok(*by_key, "-n", "3", "--order", "records").lines[0] == (
+        "3 of 61 keys have 6.5% of the records (most frequent: k007, 3.2%); flights has 62 records"
+    )
+    cli.append(NewRecord(key=b"k" * 99, value=b"v", timestamp=NOW))
+    assert (
+        cli.ok(*by_key, "-n", "3")
+        .lines[0]
+        .startswith(f"3 of 61 keys have 6.5% of the bytes (largest: {'k' * 39}…, 3.2%); ")
+    )
 
 
 def test_json_has_both_shares(skewed: Cli) -> None:
@@ -50,7 +70,7 @@ def test_json_has_both_shares(skewed: Cli) -> None:
             "bytes_share": 1003 / 1043,
         }
     ]
-    assert "1 of 4 keys has 96.2% of the bytes" in result.err
+    assert "1 of 4 keys (big) has 96.2% of the bytes" in result.err
 
 
 def test_records_without_a_key_are_named(cli: Cli) -> None:
@@ -63,7 +83,9 @@ def test_records_without_a_key_are_named(cli: Cli) -> None:
     assert lines[2].split()[:3] == ["(null)", "several", "2"]
     cli.append(NewRecord(key=b"k", value=b"v", timestamp=NOW))
     verdict = cli.ok("count", "flights", "--by", "key").lines[0]
-    assert verdict.startswith("1 of 1 key has 50% of the bytes; 2 records have no key; flights has")
+    assert verdict.startswith(
+        "1 of 1 key (k) has 50% of the bytes; 2 records have no key; flights has"
+    )
 
 
 def test_the_last_line_tells_keys_from_records_without_a_key(cli: Cli) -> None:

@@ -67,7 +67,7 @@ from tidelog.cli.output.column import (
     value,
     wrapped,
 )
-from tidelog.cli.output.formatters import NULL, cell_text, count_text, headers_text
+from tidelog.cli.output.formatters import NULL, cell_text, count_text, data_text, headers_text
 from tidelog.cli.output.table import (
     ROWS_AT_ONCE,
     Writer,

@@ -34,7 +34,7 @@ def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
     unchanged.
     """
     if column.kind is Kind.DATA:
-        return _data_text(cell)
+        return data_text(cell)
     if column.kind is Kind.TIME and not isinstance(cell, str):
         return time_text(cell, zone)
     if cell is None:
@@ -48,7 +48,7 @@ def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
 
 def headers_text(headers: Iterable[tuple[str, Cell]]) -> str | None:
     """Format headers, `by=ten, run=7`; None for no headers. Values are formatted as in columns."""
-    return ", ".join(f"{name}={_data_text(cell)}" for name, cell in headers) or None
+    return ", ".join(f"{name}={data_text(cell)}" for name, cell in headers) or None
 
 
 def _number_text(column: Column, number: float) -> str:
@@ -73,8 +73,8 @@ def _plain(cell: object) -> str:
     return str(cell)
 
 
-def _data_text(cell: object) -> str:
-    """Format a key or value.
+def data_text(cell: object) -> str:
+    """Format a key or value for people: one line, control characters escaped.
 
     Null becomes `(null)`, and empty text becomes `(empty)`. A key or value whose own text is
     `(null)` or `(empty)` is quoted.
