@@ -51,6 +51,7 @@ from tidelog.types import HOUR_MS, INT64_MAX, ClockName
 if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.scan.latency import LateRecord, TopicLatency, TopicLateness
+    from tidelog.scan.latency_loads import Load
     from tidelog.scan.split import ScanStats
     from tidelog.types import TopicPartition
 
@@ -153,9 +154,10 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     such difference. The latencies of finished segments come from their zone maps; active segments
     are read. --show records also reads the records of the hours with the largest latencies. If
     records appended within a short time have most of the latency, as after a bulk load of old
-    records, a line names this time, and the latency of the other records.
+    records, the first line has the latency of the other records, and names this time.
     """
     from tidelog.scan.latency import latest_records, whole_hours
+    from tidelog.scan.latency_loads import find_load, narrowed
 
     is_late, show = options.late or bool(options.delays), _shown(options)
     _refuse_contradictions(options, show, is_late=is_late)
@@ -188,7 +190,10 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
             zone = zone_of(options.zone) or UTC
             make = unit_rows if options.limit is None else rows_with_records
             rows = make(measured.by_unit, by, whole_hours(start_ms, end_ms), zone)
-        _print_latency(surroundings, options, topic, measured, rows, by, records)
+        load = find_load(measured.by_hour)
+        if load is not None:
+            load = narrowed(load, directory.log_dir, partitions)
+        _print_latency(surroundings, options, topic, measured, rows, by, records, load)
         note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
 
 
@@ -422,21 +427,22 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     rows: list[LatencyRow],
     by: CalendarUnit | None,
     records: "list[LateRecord]",
+    load: "Load | None",
 ) -> None:
-    from tidelog.scan.latency_loads import find_load
     from tidelog.scan.latency_verdict import latency_verdict, load_line, worst_line
 
     kind, show = options.kind, _shown(options)
-    output.print_verdict(surroundings, latency_verdict(topic, measured.total), kind)
+    verdict = latency_verdict(topic, measured.total)
+    if load is not None:
+        verdict = load_line(topic, load, options.zone)
+    output.print_verdict(surroundings, verdict, kind)
     hours: Mapping[int, LatencyHistogram] = measured.by_hour
     step_ms = measured.by_hour.step_ms
     unit = options.by or CalendarUnit.HOUR
     if by is CalendarUnit.HOUR or options.by is not None:
         hours, step_ms = measured.by_unit, HOUR_MS
-    load = find_load(measured.by_hour)
-    if load is not None:
-        output.print_verdict(surroundings, load_line(topic, load, options.zone), kind)
-    if line := worst_line(topic, hours, step_ms, options.zone, unit, load):
+    line = worst_line(topic, hours, step_ms, options.zone, unit)
+    if line and (load is None or unit is not CalendarUnit.HOUR):
         step = "; --by hour shows single hours" if step_ms > HOUR_MS else ""
         output.print_verdict(surroundings, f"{line}{step}", kind)
     if show is LatencyShow.HOURS:

@@ -7,10 +7,15 @@ computed from the bounds of the histograms' buckets; the number of its records i
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from tidelog.errors import CorruptData, MissingDependency, OffsetsGone
 from tidelog.lazy_dataclass import dataclass
+from tidelog.scan.latency import latest_records
 from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram, bucket_bounds
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.types import HOUR_MS, MINUTE_MS, ClockName, TopicPartition
 
 # Minimum number of records of a load, and their minimum share of all records. A smaller group does
 # not change the 99th percentile of a topic.
@@ -31,12 +36,14 @@ class Load:
 
     Attributes:
         start_ms: Start of the window of append times, in ms, inclusive. The window consists of
-            whole spans of the histograms.
+            whole spans of the histograms, or of whole minutes after `narrowed`.
         end_ms: End of the window, exclusive.
         share: Lower bound of the load's share of the sum of all latencies, more than half. A
             negative latency counts as 0.
         records: Latencies of the records that were appended in the window.
         others: Latencies of all other records.
+        worst: Start (inclusive) and end (exclusive) in ms of the span of append times in which the
+            latency of the other records is largest; None if there are no other records.
     """
 
     start_ms: int
@@ -44,6 +51,7 @@ class Load:
     share: float
     records: LatencyHistogram
     others: LatencyHistogram
+    worst: tuple[int, int] | None
 
 
 def find_load(by_hour: LatencyByHour) -> Load | None:
@@ -66,14 +74,76 @@ def find_load(by_hour: LatencyByHour) -> Load | None:
     first, end = _with_neighbors(window, starts, sums, by_hour.step_ms)
     rest = sum(high for _, high in (*sums[:first], *sums[end:]))
     low = sum(low for low, _ in sums[first:end])
+    others = [*range(first), *range(end, len(spans))]
+    slowest = max(others, key=lambda number: spans[number].max_ms, default=None)
     load = Load(
         start_ms=starts[first],
         end_ms=starts[end - 1] + by_hour.step_ms,
         share=low / (low + rest),
         records=_merged(spans[first:end]),
-        others=_merged([*spans[:first], *spans[end:]]),
+        others=_merged([spans[number] for number in others]),
+        worst=None if slowest is None else (starts[slowest], starts[slowest] + by_hour.step_ms),
     )
     return load if _is_large(load) and _is_old(load) and _hides_others(load) else None
+
+
+def narrowed(load: Load, log_dir: LogDir, names: Sequence[TopicPartition]) -> Load:
+    """Return a load whose times are exact to the minute, and `worst` to the hour.
+
+    Reads records only if a span of the histograms is longer than an hour: the records of the span
+    `worst`. Times that can't be narrowed, because an append time is unknown or a file is damaged,
+    stay as they are.
+    """
+    try:
+        window = _narrow_window(load, log_dir, names) or (load.start_ms, load.end_ms)
+        worst = _narrow_worst(load, log_dir, names)
+    except (CorruptData, OffsetsGone, MissingDependency):
+        return load
+    return replace(load, start_ms=window[0], end_ms=window[1], worst=worst)
+
+
+def _narrow_window(
+    load: Load, log_dir: LogDir, names: Sequence[TopicPartition]
+) -> tuple[int, int] | None:
+    """Return the window of whole minutes that contains the load's append times.
+
+    Return None if an append time is unknown.
+    """
+    times: list[int] = []
+    for name in names:
+        reader = log_dir.reader(name.topic, name.partition)
+        # Histograms have stored append times, which are rounded down by at most the slack. A search
+        # for `ms + slack` finds the first record with a stored append time of at least `ms`.
+        slack_ms = reader.append_slack_ms
+        first, after = (
+            reader.offset_for_time(ms + slack_ms, clock=ClockName.APPEND)
+            for ms in (load.start_ms, load.end_ms)
+        )
+        if first is None or first.timestamp >= load.end_ms:
+            continue
+        end = reader.log_end_offset if after is None else after.offset
+        last_ms = reader.append_time_of(end - 1)
+        if last_ms is None:
+            return None
+        times += (first.timestamp, last_ms + slack_ms)
+    if not times:
+        return None
+    return min(times) // MINUTE_MS * MINUTE_MS, (max(times) // MINUTE_MS + 1) * MINUTE_MS
+
+
+def _narrow_worst(
+    load: Load, log_dir: LogDir, names: Sequence[TopicPartition]
+) -> tuple[int, int] | None:
+    if load.worst is None or load.worst[1] - load.worst[0] <= HOUR_MS:
+        return load.worst
+    start, end = load.worst
+    span = LatencyByHour(end - start)
+    span.at(start).merge(load.others)
+    latest = latest_records(log_dir, names, span, count=1, start_ms=start, end_ms=end)
+    if not latest or latest[0].latency_ms != load.others.max_ms:
+        return load.worst
+    hour_ms = latest[0].append_ms // HOUR_MS * HOUR_MS
+    return hour_ms, hour_ms + HOUR_MS
 
 
 def _is_large(load: Load) -> bool:

@@ -1,7 +1,7 @@
 """One-sentence summaries of latency and lateness, for commands and below the title of a page."""
 
 from collections.abc import Mapping, Sequence
-from math import ceil, floor
+from math import ceil
 from typing import Final
 
 from tidelog.amounts import duration_text, estimate_text, plural, share_text, verb
@@ -49,13 +49,11 @@ def worst_line(
     step_ms: int,
     zone: str | None,
     unit: CalendarUnit = CalendarUnit.HOUR,
-    load: Load | None = None,
 ) -> str:
     """Return a line on the hour with the largest P99; "" if there is only one hour, or no P99 > 0.
 
     If only spans of several hours are known, the line names such a span by its start and end. With
-    a larger `unit`, the line names the day, week or month with the largest P99. Hours and spans of
-    hours of a bulk load are left out.
+    a larger `unit`, the line names the day, week or month with the largest P99.
 
     Args:
         name: Name of the topic.
@@ -63,12 +61,8 @@ def worst_line(
         step_ms: Length of these spans; not used for days, weeks and months.
         zone: Name of the time zone of the shown times; None for UTC.
         unit: Unit of the calendar whose first ms are the keys of `by_hour`.
-        load: The topic's bulk load, which another line describes.
     """
-    hours, otherwise = step_ms // HOUR_MS, ""
-    if load is not None and unit is CalendarUnit.HOUR:
-        others = {ms: one for ms, one in by_hour.items() if not load.start_ms <= ms < load.end_ms}
-        by_hour, otherwise = others, "otherwise, "
+    hours = step_ms // HOUR_MS
     worst = max(by_hour.items(), key=lambda item: severity(item[1]), default=None)
     ms = None if worst is None else shown_percentiles(worst[1], (99,))[0]
     if worst is None or ms is None or ms <= 0 or len(by_hour) == 1:
@@ -85,32 +79,43 @@ def worst_line(
         end = time_text(hour_ms + step_ms, zone)
         when = f"{hours} hours with the largest P99 are {start} to {end} ({in_zone})"
     latency = f"{duration_text(ms / 1000)}, {plural(histogram.count, 'record')}"
-    return f"{name}: {otherwise}the {when}: {latency}"
+    return f"{name}: the {when}: {latency}"
 
 
 def load_line(name: str, load: Load, zone: str | None) -> str:
-    """Return a line on a bulk load, and on the latency of all other records.
+    """Return a line on the latency of all records outside a bulk load, and on the load.
 
     Args:
         name: Name of the topic.
         load: The load.
         zone: Name of the time zone of the shown times; None for UTC.
     """
-    (day, start), (end_day, end) = (
-        time_text(ms, zone).split(" ") for ms in (load.start_ms, load.end_ms)
-    )
-    window = f"{day} {start} to {end if day == end_day else f'{end_day} {end}'} ({zone or 'UTC'})"
-    if not load.others.count:
-        return f"{name}: all records were appended from {window}, as by a bulk load of old records"
+    in_zone = zone or "UTC"
+    window = f"appended from {_window_text(load.start_ms, load.end_ms, zone)}"
+    longest = duration_text(max(load.records.max_ms, 0) / 1000)
+    late = f"up to {longest} after their create time"
+    if load.worst is None:
+        records = plural(load.records.count, "record")
+        return f"{name}: all {records} are a bulk load {window} ({in_zone}), {late}"
     half, most = shown_percentiles(load.others, (50, 99))
     assert half is not None
     assert most is not None
     share = share_text(load.records.count / (load.records.count + load.others.count))
+    start, end = load.worst
+    hour = f"in the hour from {time_text(start, zone)}"
+    if end - start != HOUR_MS:
+        hour = f"from {_window_text(start, end, zone)}"
     return (
-        f"{name}: {plural(load.records.count, 'record')} ({share}) appended from {window}, as by a"
-        f" bulk load, have at least {floor(load.share * 100)}% of the total latency; without them,"
-        f" half of the records were appended {percentile_text(half)}, 99% {percentile_text(most)}"
+        f"{name}: {plural(load.others.count, 'record')}: P50 {duration_text(half / 1000)},"
+        f" P99 {duration_text(most / 1000)}, worst {duration_text(load.others.max_ms / 1000)}"
+        f" appended {hour} ({in_zone}); not counted: a bulk load of"
+        f" {plural(load.records.count, 'record')} ({share}) {window}, {late}"
     )
+
+
+def _window_text(start_ms: int, end_ms: int, zone: str | None) -> str:
+    (day, start), (end_day, end) = (time_text(ms, zone).split(" ") for ms in (start_ms, end_ms))
+    return f"{day} {start} to {end if day == end_day else f'{end_day} {end}'}"
 
 
 def severity(histogram: LatencyHistogram) -> tuple[int, int]:

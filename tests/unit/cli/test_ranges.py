@@ -390,24 +390,44 @@ class TestLatency:
         found = topic.ok("latency", "flights", "-o", "json", "--to", str(NOW)).objects
         assert [row["hour_ms"] for row in found] == [HOUR_START]
 
-    def test_a_bulk_load_is_named_below_the_verdict(self, topic: Cli) -> None:
+    def test_a_bulk_load_is_not_counted_in_the_verdict(self, topic: Cli) -> None:
         topic.clock.advance(2 * HOUR)
         old = [at(NOW - day * 24 * HOUR) for day in range(1, 121)]
         for one in old:
             topic.append(one)
         result = topic.ok("latency", "flights")
         line = (
-            "flights: 120 records (95.2%) appended from 2023-11-15 01:00:00 to 02:00:00 (UTC), as"
-            " by a bulk load, have at least 99% of the total latency; without them, half of the"
-            " records were appended within 10ms, 99% within 1h"
+            "flights: 6 records: P50 10ms, P99 1h, worst 1h appended in the hour from 2023-11-14"
+            " 23:00:00 (UTC); not counted: a bulk load of 120 records (95.2%) appended from"
+            " 2023-11-15 01:13:00 to 01:14:00, up to 120d3h after their create time"
         )
-        assert result.lines[1] == line
-        assert result.lines[2].startswith("flights: otherwise, the hour with the largest P99 began")
+        assert result.lines[0] == line
+        assert result.lines[1].startswith("TOPIC")
         assert line in topic.ok("latency", "flights", "-o", "json").err
+        lines = topic.ok("latency", "flights", "--by", "day").lines
+        assert lines[0] == line
+        assert lines[1].startswith("flights: the day with the largest P99 is 2023-11-15 (UTC): ")
         hours = topic.ok("latency", "flights", "--show", "hours", "--from", "-1h").lines
-        assert hours[1] == (
-            "flights: all records were appended from 2023-11-15 01:00:00 to 02:00:00 (UTC), as by a"
-            " bulk load of old records"
+        assert hours[0] == (
+            "flights: all 120 records are a bulk load appended from 2023-11-15 01:13:00 to 01:14:00"
+            " (UTC), up to 120d3h after their create time"
+        )
+
+    def test_the_worst_latency_beside_a_bulk_load_has_its_hour(
+        self, topic: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tidelog.storage.clocks.latency.HOURS_LIMIT", 2)
+        for late_ms in (0, 0, 0, 3 * HOUR, 0):
+            topic.clock.advance(HOUR)
+            topic.append(at(topic.clock.now_ms() - late_ms))
+        topic.clock.advance(100 * HOUR)
+        for day in range(100, 250):
+            topic.append(at(NOW - day * 24 * HOUR))
+        (row, *_) = topic.ok("latency", "flights", "--show", "hours", "-o", "json").objects
+        assert int(str(row["hours"])) > 1
+        assert (
+            "worst 3h appended in the hour from 2023-11-15 03:00:00 (UTC); not counted: "
+            in (topic.ok("latency", "flights").lines[0])
         )
 
     def test_the_latency_of_an_empty_partition_is_unknown(self, topic: Cli) -> None:

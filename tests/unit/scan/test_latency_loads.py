@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.scan.latency_loads import RECORDS_LEAST, find_load
-from tidelog.scan.latency_verdict import load_line, worst_line
+from tidelog.scan.latency_verdict import load_line
 from tidelog.storage.clocks.latency import LatencyByHour
 from tidelog.types import HOUR_MS
 
@@ -34,31 +34,36 @@ def test_a_load_of_old_records_is_named_with_its_window_and_the_rest() -> None:
     assert (load.start_ms, load.end_ms) == (NOON_MS + 40 * HOUR_MS, NOON_MS + 41 * HOUR_MS)
     assert (load.records.count, load.others.count) == (6_000, 30_000)
     assert load_line("t", load, None) == (
-        "t: 6,000 records (17%) appended from 2013-02-10 04:00:00 to 05:00:00 (UTC), as by a bulk"
-        " load, have at least 99% of the total latency; without them, half of the records were"
-        " appended within 2s, 99% within 2s"
+        "t: 30,000 records: P50 2s, P99 2s, worst 2s appended in the hour from 2013-02-09 17:00:00"
+        " (UTC); not counted: a bulk load of 6,000 records (17%) appended from 2013-02-10 04:00:00"
+        " to 05:00:00, up to 30d after their create time"
     )
-    assert load_line("t", load, "Asia/Kolkata").startswith(
-        "t: 6,000 records (17%) appended from 2013-02-10 09:30:00 to 10:30:00 (Asia/Kolkata), "
+    assert load_line("t", load, "Asia/Kolkata").endswith(
+        " (17%) appended from 2013-02-10 09:30:00 to 10:30:00, up to 30d after their create time"
     )
 
 
-def test_the_line_on_the_worst_hour_leaves_out_the_load() -> None:
-    latencies = by_hour([*STREAM, *LOAD, (3, 9_000, 100)])
-    load = find_load(latencies)
-    line = worst_line("t", latencies, HOUR_MS, None, load=load)
-    assert line == (
-        "t: otherwise, the hour with the largest P99 began at 2013-02-08 15:00:00 (UTC): 9s,"
-        " 1,100 records"
+def test_the_worst_span_is_outside_the_load() -> None:
+    load = find_load(by_hour([*STREAM, *LOAD, (3, 9_000, 100)]))
+    assert load is not None
+    assert load.worst == (NOON_MS + 3 * HOUR_MS, NOON_MS + 4 * HOUR_MS)
+    assert ", worst 9s appended in the hour from 2013-02-08 15:00:00 (UTC); " in load_line(
+        "t", load, None
     )
-    assert "2013-02-10 04:00:00" in worst_line("t", latencies, HOUR_MS, None)
+    long = LatencyByHour(4 * HOUR_MS)
+    long.merge(by_hour([*STREAM, *LOAD, (3, 9_000, 100)]))
+    load = find_load(long)
+    assert load is not None
+    assert ", worst 9s appended from 2013-02-08 12:00:00 to 16:00:00 (UTC); " in load_line(
+        "t", load, None
+    )
 
 
 def test_a_load_over_midnight_has_both_days() -> None:
     spread = [(at + hour, ms, count) for at, ms, count in LOAD for hour in (-5, -4)]
     load = find_load(by_hour([*STREAM, *spread]))
     assert load is not None
-    assert " from 2013-02-09 23:00:00 to 2013-02-10 01:00:00 (UTC)" in load_line("t", load, None)
+    assert " from 2013-02-09 23:00:00 to 2013-02-10 01:00:00, up to" in load_line("t", load, None)
 
 
 def test_a_load_of_several_hours_is_found_whole() -> None:
@@ -74,8 +79,8 @@ def test_a_topic_that_was_loaded_at_once() -> None:
     assert load is not None
     assert load.share == 1
     assert load_line("t", load, None) == (
-        "t: all records were appended from 2013-02-10 04:00:00 to 05:00:00 (UTC), as by a bulk load"
-        " of old records"
+        "t: all 6,000 records are a bulk load appended from 2013-02-10 04:00:00 to 05:00:00 (UTC),"
+        " up to 30d after their create time"
     )
 
 

@@ -170,8 +170,10 @@ def test_the_page_names_a_bulk_load_and_the_precision_of_percentiles() -> None:
         by_hour.add(day * HOUR_MS, 1_000)
     result = LatencyResult({"t": TopicTimes(by_append=by_hour)}, 0, [])
     text = page("data", result, None).html()
-    assert "t: 199 records (50%) appended from " in text
-    assert " to 01:00:00 (UTC), as by a bulk load, have at least 99% of the total latency" in text
+    assert "t: 199 records: P50 1s, P99 1s, worst 1s appended in the hour from " in text
+    assert "; not counted: a bulk load of 199 records (50%) appended from " in text
+    assert " to 01:00:00, up to 199d after their create time" in text
+    assert "half of" not in text
     assert "Percentiles are off by at most 1.6%, and rounded by at most another 1.6%." in text
 
 

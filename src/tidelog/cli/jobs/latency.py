@@ -162,13 +162,14 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
 def _show(surroundings: Surroundings, request: Request, result: "LatencyResult") -> None:
     """Print the verdict, lines on bulk loads, a table, and notes."""
     from tidelog.cli.latency import PRECISION_NOTE
-    from tidelog.jobs.latency.tables import latencies_verdict
 
     kind, show = request.kind, shown_table(request.show, LatencyShow, request.kind)
-    output.print_verdict(surroundings, latencies_verdict(result), kind)
+    verdict = _verdict(result, request.zone)
+    output.print_verdict(surroundings, verdict, kind)
     for name, topic in result.topics.items():
         for line in _load_lines(name, topic, request.zone):
-            output.print_verdict(surroundings, line, kind)
+            if line != verdict:
+                output.print_verdict(surroundings, line, kind)
     is_table = kind is Format.TABLE
     columns, rows = people_table(result, show, request.zone) if is_table else table(result, show)
     output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
@@ -228,9 +229,20 @@ def lines(result: "LatencyResult", zone: str | None) -> list[str]:
 
     texts: list[str] = []
     for name, topic in result.topics.items():
-        texts.append(latency_verdict(name, topic.by_append.total()))
-        texts += _load_lines(name, topic, zone)
+        loads = [*_load_lines(name, topic, zone)]
+        texts += loads or [latency_verdict(name, topic.by_append.total())]
     return texts + notes(result)
+
+
+def _verdict(result: "LatencyResult", zone: str | None) -> str:
+    """Return the line of a topic's bulk load if the result has only this topic, else a sentence."""
+    from tidelog.jobs.latency.tables import latencies_verdict
+
+    if len(result.topics) == 1:
+        ((name, topic),) = result.topics.items()
+        for line in _load_lines(name, topic, zone):
+            return line
+    return latencies_verdict(result)
 
 
 def _load_lines(name: str, topic: "TopicTimes", zone: str | None) -> Iterator[str]:
@@ -294,9 +306,7 @@ def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
                 whole=f"--show {show} -o csv",
             )
         )
-    from tidelog.jobs.latency.tables import latencies_verdict
-
-    return Report(f"Latency in {place}", sections, f"{latencies_verdict(result)}.")
+    return Report(f"Latency in {place}", sections, f"{_verdict(result, zone)}.")
 
 
 def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:
