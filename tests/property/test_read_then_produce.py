@@ -132,7 +132,7 @@ def test_text_is_read_back_without_options(kind: str, given: list[NewRecord]) ->
     round_trip(given, kind)
 
 
-@pytest.mark.parametrize("kind", ["json", "csv"])
+@pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
 @examples(10)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from tidelog.amounts import plural
-from tidelog.cli.cells import CHARACTERS_SHOWN, encoder
+from tidelog.cli.cells import CHARACTERS_SHOWN, JSON_FIELD, JsonText, encoder
 from tidelog.cli.options import Encoding, InputFormat
 from tidelog.cli.surroundings import InvalidInput, UsageProblem
 from tidelog.env import Clock
@@ -402,6 +402,7 @@ def _batch_rows(
     number = 0
     for whole in batches:
         chosen = _chosen(whole, name, choice.columns)
+        json_names = [one.name for one in chosen.schema if _is_json(one)]
         times = _times_ms(chosen, choice.time)
         if times is not None and choice.columns is not None:
             assert choice.time is not None
@@ -418,7 +419,23 @@ def _batch_rows(
             if times is not None:
                 assert choice.time is not None
                 fields[choice.time] = times[at]
+            for one in json_names:
+                fields[one] = _as_json_text(fields[one])
             yield InputRow(fields, raw, f"{name} row {number}")
+
+
+def _is_json(field: "pa.Field[pa.DataType]") -> bool:
+    """Whether `tidelog read` wrote the field, or the values of its headers, as JSON text."""
+    return (field.metadata or {}).items() >= JSON_FIELD.items()
+
+
+def _as_json_text(cell: object) -> object:
+    """Return a cell, or a list of headers, whose texts are marked as JSON text."""
+    if isinstance(cell, str):
+        return JsonText(cell)
+    if isinstance(cell, list):
+        return [{**one, "value": _as_json_text(one["value"])} for one in cell]
+    return cell
 
 
 def _row_json(fields: Mapping[str, object], where: str) -> bytes:

@@ -21,11 +21,11 @@ from tidelog.cli.options import (
     declared_by,
     examples,
     inexact_option,
-    key_as_option,
+    key_column_option,
     option,
     read_format_option,
     target_argument,
-    value_as_option,
+    value_column_option,
     with_options,
     zone_option,
 )
@@ -44,6 +44,7 @@ from tidelog.cli.records import (
     write_columns,
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.cli.typed_columns import ColumnForm, TypedColumns
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP, in_zone
 from tidelog.types import ClockName
@@ -126,7 +127,8 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
         if options.kind.is_columns:
             reader = table.to_arrow(stats=stats)
             rows = map(options.record_filter().rows, reader)
-            write_columns(surroundings, reader.schema, rows, options.limit, options.kind)
+            typed = TypedColumns(reader.schema, options.topic, options.forms)
+            write_columns(surroundings, typed, rows, options.limit, options.kind)
         else:
             count, has_more = _print_table(
                 surroundings, table, stats, options, looks_further=is_cut
@@ -305,9 +307,18 @@ class DiffOptions:
     )
     inexact: Inexact = declared_by(inexact_option)
     kind: ReadFormat = declared_by(read_format_option("How rows are written."))
-    key_as: Encoding = declared_by(key_as_option)
-    value_as: Encoding = declared_by(value_as_option)
+    key_as: Encoding = declared_by(key_column_option)
+    value_as: Encoding = declared_by(value_column_option)
     zone: str | None = declared_by(zone_option)
+
+    @property
+    def forms(self) -> dict[str, ColumnForm]:
+        """Forms of the binary columns of Arrow and Parquet."""
+        return {
+            "key": ColumnForm(encoding=self.key_as, option="key", offset="afterOffset"),
+            "before": ColumnForm(encoding=self.value_as, option="value", offset="beforeOffset"),
+            "after": ColumnForm(encoding=self.value_as, option="value", offset="afterOffset"),
+        }
 
 
 @click.command(
@@ -354,7 +365,9 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         # remaining doubts are about other partitions.
         is_elsewhere = difference.home is not None and options.inexact is Inexact.REFUSE
         if options.kind.is_columns:
-            write_columns(surroundings, reader.schema, reader, None, options.kind)
+            topic, _ = parse_target(options.target)
+            typed = TypedColumns(reader.schema, topic, options.forms)
+            write_columns(surroundings, typed, reader, None, options.kind)
         else:
             changes = _print_changes(surroundings, reader, options)
             gap = "" if is_elsewhere or not difference.doubts() else "records are missing"

@@ -487,32 +487,27 @@ isolation_option: Final = option_of(
     "isolation", IsolationLevel, isolation(IsolationLevel.READ_UNCOMMITTED)
 )
 
+
+def _encoding_option(*names: str, content: str, auto: str = "text") -> _Decorator:
+    """Declare an option for the type of keys, of values or of header values."""
+    text = f"Type of {content}; auto is {auto}."
+    return one_of(*names, kind=Encoding, default=Encoding.AUTO, text=text)
+
+
 # `--key-type` and `--value-type` are older names of `--key-as` and `--value-as`, kept for existing
 # scripts.
-key_as_option: Final = one_of(
-    "--key-as",
-    "--key-type",
-    "key_as",
-    kind=Encoding,
-    default=Encoding.AUTO,
-    text="Type of keys; auto is text.",
-)
+_KEY_AS: Final = ("--key-as", "--key-type", "key_as")
+_VALUE_AS: Final = ("--value-as", "--value-type", "value_as")
 
-value_as_option: Final = one_of(
-    "--value-as",
-    "--value-type",
-    "value_as",
-    kind=Encoding,
-    default=Encoding.AUTO,
-    text="Type of values; auto is text.",
-)
+key_as_option: Final = _encoding_option(*_KEY_AS, content="keys")
+value_as_option: Final = _encoding_option(*_VALUE_AS, content="values")
+headers_as_option: Final = _encoding_option("--headers-as", content="header values")
 
-headers_as_option: Final = one_of(
-    "--headers-as",
-    kind=Encoding,
-    default=Encoding.AUTO,
-    text="Type of header values; auto is text.",
-)
+# The same options for commands that also write Arrow and Parquet.
+_AUTO: Final = "text, or binary in Arrow and Parquet"
+key_column_option: Final = _encoding_option(*_KEY_AS, content="keys", auto=_AUTO)
+value_column_option: Final = _encoding_option(*_VALUE_AS, content="values", auto=_AUTO)
+headers_column_option: Final = _encoding_option("--headers-as", content="header values", auto=_AUTO)
 
 inexact_option: Final = one_of(
     "--inexact",

@@ -36,6 +36,7 @@ from tidelog.cli.records import (
     write_columns,
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, describe
+from tidelog.cli.typed_columns import TypedColumns
 from tidelog.errors import (
     CorruptData,
     MissingFile,
@@ -446,7 +447,8 @@ class _Reading:
             batches = (batch_of(self._options.topic, page, schema) for page in pages)
         limit = self._options.limit
         counted = self._counted(batches)
-        write_columns(self._surroundings, schema, counted, limit, self._options.kind)
+        typed = TypedColumns(schema, self._options.topic, self._options.forms)
+        write_columns(self._surroundings, typed, counted, limit, self._options.kind)
 
     def _counted(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         for batch in batches:

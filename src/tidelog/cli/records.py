@@ -22,15 +22,15 @@ from tidelog.cli.options import (
     ReadFormat,
     clock_option,
     declared_by,
-    headers_as_option,
+    headers_column_option,
     inexact_option,
     isolation_option,
-    key_as_option,
+    key_column_option,
     one_of,
     option,
     read_format_option,
     target_argument,
-    value_as_option,
+    value_column_option,
     zone_option,
 )
 from tidelog.cli.output import (
@@ -49,6 +49,7 @@ from tidelog.cli.output import (
 )
 from tidelog.cli.places import Place, parse_with_partition, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.cli.typed_columns import ColumnForm, TypedColumns
 from tidelog.errors import SerdeError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.record import Record
@@ -140,9 +141,9 @@ class ReadOptions:
         help="Maximum number of records. Default: all.",
     )
     kind: ReadFormat = declared_by(read_format_option("How records are written."))
-    key_as: Encoding = declared_by(key_as_option)
-    value_as: Encoding = declared_by(value_as_option)
-    headers_as: Encoding = declared_by(headers_as_option)
+    key_as: Encoding = declared_by(key_column_option)
+    value_as: Encoding = declared_by(value_column_option)
+    headers_as: Encoding = declared_by(headers_column_option)
     is_table: bool = option("--table", is_flag=True, help="Print only the last record of each key.")
     at: str | None = option(
         "--at",
@@ -161,6 +162,12 @@ class ReadOptions:
     def number(self) -> int | None:
         """Number of the only partition to read, None for all partitions."""
         return parse_with_partition(self.target, self.partition)[1]
+
+    @property
+    def forms(self) -> dict[str, ColumnForm]:
+        """Forms of the binary columns of Arrow and Parquet."""
+        chosen = {"key": self.key_as, "value": self.value_as, "headers": self.headers_as}
+        return {name: ColumnForm(encoding=one, option=name) for name, one in chosen.items()}
 
     @property
     def is_ordered(self) -> bool:
@@ -410,21 +417,26 @@ def refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:
 
 def write_columns(
     surroundings: Surroundings,
-    schema: "pa.Schema",
+    columns: TypedColumns,
     batches: "Iterable[pa.RecordBatch]",
     limit: int | None,
     kind: ReadFormat,
 ) -> None:
-    """Write batches as Arrow or Parquet; raises UsageProblem if stdout is a terminal."""
+    """Write batches as Arrow or Parquet, with typed columns.
+
+    Raises:
+        UsageProblem: stdout is a terminal.
+        SerdeError: A column's type can't represent a key, a value or a header's value exactly.
+    """
     import pyarrow as pa  # imported only here, for Arrow and Parquet
 
     refuse_terminal(surroundings, kind)
     buffer = surroundings.stdout.buffer
     assert isinstance(buffer, IOBase)
     sink = pa.PythonFile(buffer, "w")
-    with _writer(sink, schema, kind) as out:
+    with _writer(sink, columns.schema, kind) as out:
         for batch in _limited(batches, limit):
-            out.write_batch(batch)
+            out.write_batch(columns.convert(batch))
 
 
 def _writer(
