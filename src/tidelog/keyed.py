@@ -380,24 +380,48 @@ class Diff(ArrowSource):
         rows = self._diff_rows(names, how, stats or TableStats())
         return pa.RecordBatchReader.from_batches(schema, rows)
 
+    def plan(self) -> "dict[TopicPartition, list[Split]]":
+        """Plan a read of the current log, and return the splits by partition.
+
+        Raises the errors that `to_arrow` raises immediately.
+        """
+        names = self._partitions()
+        self._check_doubts(names)
+        return self._splits(names)
+
+    def rows_of(
+        self, name: TopicPartition, splits: "Sequence[Split]", stats: "TableStats"
+    ) -> "Iterator[pa.RecordBatch]":
+        """Yield one partition's changes from the splits of `plan`; raises as `to_arrow` does."""
+        how = fold_of(self.source, [name], self.clock, self.memory_bytes)
+        yield from self._changes_of(name, splits, how, stats)
+
+    def _splits(self, names: Sequence[TopicPartition]) -> "dict[TopicPartition, list[Split]]":
+        from tidelog.scan.keyed_table import TIME_COLUMNS
+
+        columns = (TIME_COLUMNS[self.clock],)
+        return self.source.table_splits(names, self.after_ms, self.clock, columns)
+
     def _diff_rows(
         self, names: Sequence[TopicPartition], how: "KeyFold", stats: "TableStats"
     ) -> "Iterator[pa.RecordBatch]":
-        from tidelog.scan.keyed_table import TIME_COLUMNS, TableStats, diff_rows
+        for name, mine in self._splits(names).items():
+            yield from self._changes_of(name, mine, how, stats)
 
+    def _changes_of(
+        self, name: TopicPartition, splits: "Sequence[Split]", how: "KeyFold", stats: "TableStats"
+    ) -> "Iterator[pa.RecordBatch]":
+        from tidelog.scan.keyed_table import TableStats, diff_rows
+
+        mine = TableStats()
         chosen = RecordFilter(key=self.key).rows
-        splits = self.source.table_splits(
-            names, self.after_ms, self.clock, (TIME_COLUMNS[self.clock],)
-        )
-        for name in names:
-            mine = TableStats()
-            every = map(chosen, diff_rows(self.source, splits[name], how, self.before_ms, mine))
-            rows = (batch for batch in every if batch.num_rows)
-            if self.home in (None, name):
-                yield from checked(self, name, splits[name], rows, mine)
-            elif (first := next(rows, None)) is not None:
-                yield from checked(self, name, splits[name], chain([first], rows), mine)
-            stats.add(mine)
+        every = map(chosen, diff_rows(self.source, splits, how, self.before_ms, mine))
+        rows = (batch for batch in every if batch.num_rows)
+        if self.home in (None, name):
+            yield from checked(self, name, splits, rows, mine)
+        elif (first := next(rows, None)) is not None:
+            yield from checked(self, name, splits, chain([first], rows), mine)
+        stats.add(mine)
 
     def _check(self) -> None:
         needs_arrow()

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
@@ -13,6 +13,7 @@ import click
 from tidelog.amounts import plural, verb
 from tidelog.arguments import Inexact
 from tidelog.cli import cells, output, times
+from tidelog.cli.damage import UNREADABLE, Damage
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -43,11 +44,11 @@ from tidelog.cli.records import (
     records_of,
     write_columns,
 )
-from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.cli.typed_columns import ColumnForm, TypedColumns
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP, in_zone
-from tidelog.types import ClockName
+from tidelog.types import ClockName, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,8 +104,10 @@ class _DiffRow(TypedDict):
     afterTimestamp: int | None
 
 
-def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
+def read_table(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     """Print the last record of each key, as of a time.
+
+    If a partition is damaged, its rows are left out, and the result is ExitCode.ERROR.
 
     Raises:
         UsageProblem: An option such as `--from` applies only to reads without `--table`.
@@ -124,17 +127,16 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             inexact=options.inexact,
         )
         stats, count, has_more = _new_stats(), 0, False
+        damage, batches = _sound_rows(surroundings, table, stats)
         if options.kind.is_columns:
-            reader = table.to_arrow(stats=stats)
-            rows = map(options.record_filter().rows, reader)
-            typed = TypedColumns(reader.schema, options.topic, options.forms)
+            rows = map(options.record_filter().rows, batches)
+            typed = TypedColumns(table.schema, options.topic, options.forms)
             write_columns(surroundings, typed, rows, options.limit, options.kind)
         else:
-            count, has_more = _print_table(
-                surroundings, table, stats, options, looks_further=is_cut
-            )
-            if not count and options.limit != 0:
+            count, has_more = _print_table(surroundings, batches, options, looks_further=is_cut)
+            if not count and options.limit != 0 and not damage:
                 surroundings.say(_empty_text(options, at_ms))
+        damage.say()
         _note_rule(surroundings, directory, options.topic)
         _note_doubts(surroundings, table.doubts(), options.zone)
         _say(surroundings, table, stats, whole=not has_more if is_cut else options.limit is None)
@@ -142,6 +144,28 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             shown = plural(count, "key")
             surroundings.note(f"a terminal shows only the first {shown}; more follow")
             surroundings.hint("`| less` or `> FILE` gets all keys; --limit N chooses how many")
+    return ExitCode.ERROR if damage else ExitCode.OK
+
+
+def _sound_rows(
+    surroundings: Surroundings, question: "Table | Diff", stats: "TableStats"
+) -> "tuple[Damage, Iterator[pa.RecordBatch]]":
+    """Return the rows of all undamaged partitions, and the damage, which is found while reading.
+
+    Raises InexactTable immediately, if `Table.to_arrow` does so.
+    """
+    names = question.source.partitions(question.topic)
+    damage = Damage(surroundings, names)
+    try:
+        planned = question.plan()
+    except UNREADABLE:
+        planned = {}  # each partition is planned separately, so that its own damage is found
+
+    def rows_of(name: TopicPartition) -> "Iterator[pa.RecordBatch]":
+        own = planned or replace(question, topic=name).plan()
+        yield from question.rows_of(name, own[name], stats)
+
+    return damage, chain.from_iterable(damage.rows(name, rows_of(name)) for name in names)
 
 
 def _refuse_ranges(options: ReadOptions) -> None:
@@ -173,8 +197,7 @@ def _new_stats() -> "TableStats":
 
 def _print_table(
     surroundings: Surroundings,
-    table: "Table",
-    stats: "TableStats",
+    batches: "Iterable[pa.RecordBatch]",
     options: ReadOptions,
     *,
     looks_further: bool,
@@ -186,7 +209,7 @@ def _print_table(
     maker = RowMaker(options)
     out, count, has_more = maker.writer(surroundings), 0, False
     limit, conditions = options.limit, options.record_filter()
-    for batch in table.to_arrow(stats=stats):
+    for batch in batches:
         met = conditions.rows(batch)
         chosen = met if limit is None else met.slice(0, min(limit, met.num_rows))
         out.write(maker.row(*one) for one in records_of(chosen))
@@ -331,7 +354,7 @@ class DiffOptions:
     ),
 )
 @with_options(DiffOptions)
-def diff(surroundings: Surroundings, options: DiffOptions) -> None:
+def diff(surroundings: Surroundings, options: DiffOptions) -> ExitCode:
     """Show keys added, changed and deleted between two times.
 
     Compares the topic's tables as of both times (see `tidelog read --table`). A table has the
@@ -346,6 +369,9 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     begin with the same long text, the table leaves out this text. With --key, a printed table has a
     line for each part of the key's record that has changed. A value that is a JSON object gets a
     line for each changed field. --wide shows whole records.
+
+    A damaged partition is left out, the other partitions are compared completely. The exit code is
+    then 1.
     """
     key = None if options.key is None else cells.typed_bytes(options.key, options.key_as)
     before_ms, after_ms = _read_cuts(surroundings, options)
@@ -359,25 +385,28 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
             inexact=options.inexact,
         )
         stats = _new_stats()
-        reader = difference.to_arrow(stats=stats)
+        damage, batches = _sound_rows(surroundings, difference, stats)
         _note_rule(surroundings, directory, parse_target(options.target)[0])
         # With `refuse`, doubts about the key's own partition have already raised an error. So the
         # remaining doubts are about other partitions.
         is_elsewhere = difference.home is not None and options.inexact is Inexact.REFUSE
         if options.kind.is_columns:
             topic, _ = parse_target(options.target)
-            typed = TypedColumns(reader.schema, topic, options.forms)
-            write_columns(surroundings, typed, reader, None, options.kind)
+            typed = TypedColumns(difference.schema, topic, options.forms)
+            write_columns(surroundings, typed, batches, None, options.kind)
         else:
-            changes = _print_changes(surroundings, reader, options)
+            changes = _print_changes(surroundings, batches, options)
             gap = "" if is_elsewhere or not difference.doubts() else "records are missing"
             if stats.without_time and not is_elsewhere and not gap:
                 gap = f"records have no {options.clock.known_time_name}"
-            surroundings.say(_diff_verdict(changes, options, (before_ms, after_ms), gap))
+            if not damage.is_total:
+                gap = damage.left_out_text or gap
+                surroundings.say(_diff_verdict(changes, options, (before_ms, after_ms), gap))
             if _is_short(surroundings, options) and options.key is None and changes["changed"]:
                 surroundings.hint(
                     "`--key KEY` shows the changed fields of one key; `--wide` shows whole values"
                 )
+        damage.say()
         effect = (
             "up to the later time has no key and is not compared",
             "up to the later time have no key and are not compared",
@@ -385,6 +414,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         when = f" if key {options.key} was ever outside {difference.home}" if is_elsewhere else ""
         _note_doubts(surroundings, difference.doubts(), options.zone, when)
         _say(surroundings, difference, stats, whole=True, effect=effect if key is None else None)
+    return ExitCode.ERROR if damage else ExitCode.OK
 
 
 def _is_short(surroundings: Surroundings, options: DiffOptions) -> bool:

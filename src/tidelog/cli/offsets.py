@@ -364,9 +364,10 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
 
     In a directory, most records are counted from zone maps. Records are read only where zone
     maps are not enough: in segments without a zone map, in zones that are partly in the range, and,
-    with read_committed, in zones with transactions. --wide shows how much was read. --by prints a
-    line for each hour, day, week or month; the first and the last line count only the records in
-    the range.
+    with read_committed, in zones with transactions. --wide shows how much was read. Damage in
+    records that are not read is not found; `tidelog doctor` finds it. --by reads all records in the
+    range and prints a line for each hour, day, week or month; the first and the last line count
+    only the records in the range.
 
     --by key shows why a partition is the largest: the keys with most bytes. A byte count is the
     sum of the sizes of keys and values, without headers and before compression. --repeated shows

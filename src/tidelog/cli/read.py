@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from tidelog.amounts import offsets_text, plural
 from tidelog.cli import times
+from tidelog.cli.damage import UNREADABLE, Damage
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import ReadFormat, examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
@@ -35,16 +36,9 @@ from tidelog.cli.records import (
     schema_of,
     write_columns,
 )
-from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, describe
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.cli.typed_columns import TypedColumns
-from tidelog.errors import (
-    CorruptData,
-    MissingFile,
-    OffsetsGone,
-    StorageFailure,
-    TidelogError,
-    UnsupportedCompression,
-)
+from tidelog.errors import TidelogError
 from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
@@ -60,9 +54,6 @@ if TYPE_CHECKING:
 
 
 _OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
-
-# Errors that end the read of one partition; other partitions are still read.
-_UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompression)
 
 # Up to this number of records, a plain read takes less time than loading Arrow and the kernels.
 _PLAIN_RECORDS: Final = 10_000
@@ -96,16 +87,16 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     On a terminal, a table of all records of a topic or partition ends after 100 records. Other
     output, and a read with a range, a condition or a limit, is always complete.
 
-    A damaged partition is printed up to the damage, the other partitions completely. The exit code
-    is then 1.
+    A damaged partition is printed up to the damage, the other partitions completely. With --table,
+    no row of a damaged partition is printed, because its other records may be older than the lost
+    ones. The exit code is then 1.
     """
     if options.is_table:
         from tidelog.cli import keyed
 
         reason = "does not apply with --table, which reads only committed records; leave it out"
         refuse_typed(("isolation",), reason)
-        keyed.read_table(surroundings, options)
-        return ExitCode.OK
+        return keyed.read_table(surroundings, options)
     refuse_typed(("at",), "applies only with --table; --from TIME reads records from a time on")
     refuse_typed(("inexact",), "applies only with --table")
     _refuse_contradictions(options)
@@ -122,7 +113,7 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
         absent = absent_files(directory, topic, options.number, options.place.access)
         source = directory.source
         with source.plain_reads(partitions, options.clock, options.isolation) as reads:
-            damage = _Damage(surroundings, partitions, absent)
+            damage = Damage(surroundings, partitions, absent=absent)
             ranges = _resolved(reads, partitions, requested, offsets, damage)
             reading = _Reading(surroundings, source, reads, ranges, options, conditions, damage)
             reading.is_cut = is_cut
@@ -188,58 +179,12 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
     return start, end
 
 
-class _Damage:
-    """Partitions that can't be read to the end of their range, each with its first error.
-
-    `absent` is the error for partitions without a directory; None if every partition has one.
-    """
-
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        partitions: list[TopicPartition],
-        absent: MissingFile | None,
-    ) -> None:
-        self._surroundings = surroundings
-        self._is_single = len(partitions) == 1
-        self._errors: dict[TopicPartition, TidelogError] = {}
-        self._printed = 0
-        self._absent = absent
-        self._is_absent = absent is not None
-
-    def __bool__(self) -> bool:
-        return bool(self._errors) or self._is_absent
-
-    def add(self, name: TopicPartition, error: TidelogError) -> None:
-        """Store a partition's first error, which `say` prints; ignore its later errors."""
-        self._errors.setdefault(name, error)
-
-    def until(self, name: TopicPartition, content: "Iterable[_Item]") -> "Iterator[_Item]":
-        """Yield a partition's content; if reading it fails, add the error and end."""
-        try:
-            yield from content
-        except _UNREADABLE as error:
-            self.add(name, error)
-
-    def say(self) -> None:
-        """Print the new errors."""
-        if self._absent is not None:
-            self._surroundings.fail(*describe(self._absent)[1:])
-            self._absent = None
-        for name, error in [*self._errors.items()][self._printed :]:
-            _, text, hint = describe(error)
-            self._surroundings.fail(text, hint)
-            if not self._is_single:
-                self._surroundings.note(f"{name}: records from the damage on were left out")
-        self._printed = len(self._errors)
-
-
 def _resolved(
     reads: "PlainReads",
     partitions: list[TopicPartition],
     requested: RequestedRange,
     offsets: tuple[int | None, int | None],
-    damage: _Damage,
+    damage: Damage,
 ) -> dict[TopicPartition, RequestedRange]:
     """Return the range of each partition, which combines the requested times and offsets.
 
@@ -258,7 +203,7 @@ def _resolved(
                 else offset_from_end(reads.read, name, bounds, -offset)
                 for offset in offsets
             )
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             damage.add(name, error)
             continue
         if start is not None and end is not None:
@@ -282,7 +227,7 @@ class _Reading:
         ranges: "Mapping[TopicPartition, RequestedRange]",
         options: ReadOptions,
         conditions: RecordFilter,
-        damage: _Damage,
+        damage: Damage,
     ) -> None:
         self._surroundings = surroundings
         self._source = source
@@ -529,7 +474,7 @@ class _Reading:
     def _first_at(self, name: TopicPartition, ms: int) -> int | None:
         try:
             return self._reads.first_at(name, ms)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self._damage.add(name, error)
             return None
 

@@ -8,6 +8,7 @@ an error to an exit code, a message and a hint. Progress bars are shown only on 
 import errno
 import io
 import os
+import posixpath
 import re
 import resource
 import select
@@ -231,13 +232,27 @@ def _cluster_step(error: ClusterFailure, options: Collection[str]) -> str:
 
 
 def _damage_step(error: TidelogError, step: str) -> str:
-    """Return the hint for damaged data: `step`, or the command that shows the rest of a log."""
+    """Return the hint for damaged data: a command for the damaged partition or file, or `step`."""
     if "`tidelog " in f"{error}":
         return ""  # the error's text says what to do
     path = str(getattr(error, "path", None) or "")
+    if options := _partition_options(path):
+        return f"`tidelog doctor {options}` lists the damage and what to do"
     if path.endswith(_DUMPED_IN_PART):
         return f"`tidelog dump {shlex.quote(path)}` shows the undamaged part"
     return "" if path.endswith(".map") else step  # an offset map is not in a data directory
+
+
+def _partition_options(path: str) -> str:
+    """Return the arguments that name the partition of a file, `t:0 --data DIR`; else ""."""
+    from tidelog.storage.files import parse_partition_dir
+
+    folder = posixpath.dirname(path)
+    name = parse_partition_dir(posixpath.basename(folder))
+    if name is None or not path.endswith(_DUMPED_IN_PART):
+        return ""
+    data = posixpath.dirname(folder) or "."
+    return f"{name.topic}:{name.partition} --data {shlex.quote(data)}"
 
 
 def _step_for_object(error: TidelogError) -> str:

@@ -60,7 +60,8 @@ def test_damage_is_reported_with_its_file_and_position(keyed: Cli) -> None:
     result = keyed.run("erase", "flights", "--key", "secret")
     assert result.code == ExitCode.ERROR
     assert f"error: {path}, position {start}, offset 4: CRC-32C is " in result.err
-    assert f"`tidelog dump {path}` shows the undamaged part" in result.err
+    doctor = f"`tidelog doctor flights:0 --data {keyed.data}`"
+    assert f"{doctor} lists the damage and what to do" in result.err
 
 
 def test_wide_lists_all_offsets(flights: Cli) -> None:

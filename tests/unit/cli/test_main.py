@@ -208,6 +208,14 @@ _VERIFY = "`tidelog tier --verify` finds missing and damaged objects"
             "`tidelog dump 'a b.log'` shows the undamaged part",
         ),
         (
+            CorruptBatch("bad", path="my logs/t.a-3/0.log"),
+            "`tidelog doctor t.a:3 --data 'my logs'` lists the damage and what to do",
+        ),
+        (
+            CorruptFile("bad", path="t-3/0.appendtime"),
+            "`tidelog doctor t:3 --data .` lists the damage and what to do",
+        ),
+        (
             CorruptFile("not JSON", path="d/tidelog-topics.json"),
             "`tidelog doctor` lists all damage and what to do",
         ),

@@ -495,7 +495,8 @@ def test_a_damaged_batch_is_named_and_the_records_before_it_are_shown(cli: Cli) 
     assert [row["offset"] for row in result.objects] == [0]
     assert result.code == 1
     assert result.err.startswith(f"error: {second}, position 0, offset 1: CRC-32C is ")
-    assert result.err.endswith(f"\nhint: `tidelog dump {second}` shows the undamaged part\n")
+    doctor = f"`tidelog doctor flights:0 --data {cli.data}`"
+    assert result.err.endswith(f"\nhint: {doctor} lists the damage and what to do\n")
 
 
 @pytest.mark.parametrize("kind", ["json", "arrow"])

@@ -1,16 +1,19 @@
 """`read --table`, `diff`, and serializers of keys and values by name."""
 
+import io
 import struct
 from shutil import rmtree
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from tests.worlds.command_line import NOW, Cli, at
 
 import tidelog
 from tidelog.cli.surroundings import ExitCode
-from tidelog.errors import MissingFile
+from tidelog.errors import MissingFile, StorageFailure
 from tidelog.record.partitioner import partition_of
+from tidelog.scan.source import DirectoryRecords
 from tidelog.scan.table_rules import Doubt, by_reason
 from tidelog.storage import files, log_files, text_files
 from tidelog.types import TopicPartition
@@ -598,3 +601,108 @@ def test_a_note_names_lost_partitions(cli: Cli, command: str) -> None:
     note = f"note: {cli.data}: flights: {listed}; {what}\n"
     assert err.count(note) == 1
     assert cli.run(verb, "flights:1", *options).code is ExitCode.ERROR
+
+
+class TestOneDamagedPartition:
+    """Keys a0 to a3, each in a partition of its own, were changed; partition 1 lost the change."""
+
+    @pytest.fixture
+    def damaged(self, cli: Cli) -> Cli:
+        cli.ok("create", "flights", "--partitions", "4", "-c", "internal.segment.bytes=150")
+        for number in range(3):
+            for partition in range(4):
+                value = b"%d" % number * 40
+                cli.append(at(NOW + number, b"a%d" % partition, value), partition=partition)
+        _, second, _ = sorted(cli.data.glob("flights-1/*.log"))
+        data = bytearray(second.read_bytes())
+        data[-1] ^= 1
+        second.write_bytes(data)
+        return cli
+
+    @pytest.mark.parametrize(
+        "command", [("read", "--table"), ("diff", "--from", str(NOW)), ("diff", "--during", "..")]
+    )
+    @pytest.mark.parametrize("kind", ["json", "csv", "table", "parquet"])
+    def test_the_others_are_complete(
+        self, damaged: Cli, command: tuple[str, ...], kind: str
+    ) -> None:
+        verb, *options = command
+        if "--during" in options:
+            options[-1] = f"{NOW + 1}..{NOW + 3}"
+        result = damaged.run(verb, "flights", *options, "-o", kind)
+        if kind == "parquet":
+            assert parquet.read_table(io.BytesIO(result.raw))["partition"].to_pylist() == [0, 2, 3]
+        else:
+            assert [key for key in ("a0", "a1", "a2", "a3") if key in result.out] == [
+                "a0",
+                "a2",
+                "a3",
+            ]
+        assert result.code == ExitCode.ERROR
+        assert result.err.count("error: ") == 1
+        assert (
+            ", position 0, offset 1: CRC-32C is"
+            in result.err.partition("error: ")[2].split("\n")[0]
+        )
+        assert (
+            f"\nhint: `tidelog doctor flights:1 --data {damaged.data}` lists the damage and what to"
+            " do\nnote: flights-1: its rows were left out, because they depend on all of its"
+            " records\n"
+        ) in result.err
+        assert "is empty" not in result.err
+        if verb == "diff" and kind != "parquet":
+            assert (
+                "3 keys of flights: 0 added, 3 changed, 0 deleted; not exact, because" in result.err
+            )
+            assert "; not exact, because flights-1 was left out; from " in result.err
+
+    def test_a_table_before_the_damage_is_complete(self, damaged: Cli) -> None:
+        rows = damaged.ok("read", "flights", "--table", "--at", str(NOW), "-o", "json").objects
+        assert [row["partition"] for row in rows] == [0, 1, 2, 3]
+
+    def test_a_limit_that_ends_before_the_damage_is_complete(self, damaged: Cli) -> None:
+        damaged.ok("read", "flights", "--table", "--limit", "1")
+
+    def test_no_verdict_claims_that_nothing_is_there(self, damaged: Cli) -> None:
+        table = damaged.run("read", "flights", "--table", "--key", "none")
+        assert (table.code, "0 keys" in table.err) == (ExitCode.ERROR, False)
+        diff = damaged.run("diff", "flights", "--from", str(NOW), "--key", "none")
+        assert diff.code == ExitCode.ERROR
+        assert diff.err.startswith(
+            "0 known differences of key none of flights, but flights-1 was left out; from "
+        )
+
+    @pytest.mark.parametrize("options", [("--table",), ()])
+    def test_the_damaged_partition_alone_is_one_error(
+        self, damaged: Cli, options: tuple[str, ...]
+    ) -> None:
+        verb = ("read",) if options else ("diff", "--from", str(NOW))
+        result = damaged.run(verb[0], "flights:1", *verb[1:], *options, "-o", "json")
+        assert (result.code, result.out) == (ExitCode.ERROR, "")
+        assert len(result.err.splitlines()) == 2  # the error and its hint
+
+    def test_damage_that_the_plan_finds_hides_no_other_partition(
+        self, damaged: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        splits = DirectoryRecords.table_splits
+
+        def table_splits(
+            self: DirectoryRecords, names: list[TopicPartition], *rest: object
+        ) -> object:
+            if any(name.partition == 2 for name in names):
+                raise StorageFailure("flights-2", "read", "input/output error")
+            return splits(self, names, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(DirectoryRecords, "table_splits", table_splits)
+        result = damaged.run("diff", "flights", "--from", str(NOW), "-o", "json")
+        assert [row["partition"] for row in result.objects] == [0, 3]
+        assert (result.code, result.err.count("error: ")) == (ExitCode.ERROR, 2)
+        assert "not exact, because 2 partitions were left out" in result.err
+
+    @pytest.mark.parametrize("by", ["week", "key"])
+    def test_a_count_without_a_partition_would_be_wrong(self, damaged: Cli, by: str) -> None:
+        result = damaged.run("count", "flights", "--by", by)
+        assert (result.code, result.out) == (ExitCode.ERROR, "")
+        assert f"error: {damaged.data}/flights-1/" in result.err
+        assert ", offset 1: CRC-32C is" in result.err
+        assert f"hint: `tidelog doctor flights:1 --data {damaged.data}` lists" in result.err

@@ -1,0 +1,100 @@
+"""Partitions that a command can't read completely; the command still reads the other partitions."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from tidelog.amounts import plural
+from tidelog.cli.surroundings import Surroundings, describe
+from tidelog.errors import (
+    CorruptData,
+    MissingFile,
+    OffsetsGone,
+    StorageFailure,
+    TidelogError,
+    UnsupportedCompression,
+)
+from tidelog.types import TopicPartition
+
+_Item = TypeVar("_Item")
+
+# Errors that end the read of one partition; other partitions are still read.
+UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompression)
+
+_CUT: Final = "records from the damage on were left out"
+_NO_ROWS: Final = "its rows were left out, because they depend on all of its records"
+_SOME_ROWS: Final = "some of its rows are missing"
+
+
+class Damage:
+    """Partitions that can't be read to the end of their range, each with its first error.
+
+    `absent` is the error for partitions without a directory; None if every partition has one.
+    """
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        partitions: Sequence[TopicPartition],
+        *,
+        absent: MissingFile | None = None,
+    ) -> None:
+        self._surroundings = surroundings
+        self._count = len(partitions)
+        self._errors: dict[TopicPartition, tuple[TidelogError, str]] = {}
+        self._printed = 0
+        self._absent = absent
+        self._is_absent = absent is not None
+
+    def __bool__(self) -> bool:
+        return bool(self._errors) or self._is_absent
+
+    @property
+    def is_total(self) -> bool:
+        """Whether no partition can be read completely."""
+        return len(self._errors) == self._count
+
+    @property
+    def left_out_text(self) -> str:
+        """Which partitions were left out, as a clause; empty if none was."""
+        if not self._errors:
+            return ""
+        first = next(iter(self._errors))
+        if len(self._errors) == 1:
+            return f"{first} was left out"
+        return f"{plural(len(self._errors), 'partition')} were left out"
+
+    def add(self, name: TopicPartition, error: TidelogError, effect: str = _CUT) -> None:
+        """Store a partition's first error, which `say` prints; ignore its later errors."""
+        self._errors.setdefault(name, (error, effect))
+
+    def until(self, name: TopicPartition, content: Iterable[_Item]) -> Iterator[_Item]:
+        """Yield a partition's content; if reading it fails, add the error and end."""
+        try:
+            yield from content
+        except UNREADABLE as error:
+            self.add(name, error)
+
+    def rows(self, name: TopicPartition, content: Iterable[_Item]) -> Iterator[_Item]:
+        """Yield the rows of a partition's table; if reading them fails, add the error and end.
+
+        Each row depends on all records of the partition, so damage is found before the first row.
+        """
+        effect = _NO_ROWS
+        try:
+            for item in content:
+                effect = _SOME_ROWS
+                yield item
+        except UNREADABLE as error:
+            self.add(name, error, effect)
+
+    def say(self) -> None:
+        """Print the new errors."""
+        if self._absent is not None:
+            self._surroundings.fail(*describe(self._absent)[1:])
+            self._absent = None
+        for name, (error, effect) in [*self._errors.items()][self._printed :]:
+            _, text, hint = describe(error)
+            self._surroundings.fail(text, hint)
+            if self._count > 1:
+                self._surroundings.note(f"{name}: {effect}")
+        self._printed = len(self._errors)
