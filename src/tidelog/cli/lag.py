@@ -472,7 +472,7 @@ def _table_row(lag: "PartitionLag") -> list[Cell]:
         lag.arrivals_per_s,
         None if lag.catch_up_s is None else _catch_up(lag.catch_up_s),
         observation.member,
-        f"{lag.lost} {lag.state.value}" if lag.lost else lag.state.value,
+        f"{output.plural(lag.lost, 'record')} lost" if lag.lost else lag.state.value,
     ]
 
 

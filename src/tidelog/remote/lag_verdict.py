@@ -37,6 +37,7 @@ class LagSum:
             group does not approach the end of a partition; else None if the time is unknown for a
             partition.
         states: Number of partitions in each state other than `OK`.
+        lost: Number of offsets deleted before the group read them.
     """
 
     partitions: int
@@ -47,6 +48,7 @@ class LagSum:
     offsets_per_s: float | None
     catch_up_s: float | None
     states: Mapping[State, int]
+    lost: int
 
     @property
     def unread(self) -> str:
@@ -56,11 +58,15 @@ class LagSum:
     @property
     def state(self) -> str:
         """States other than `OK` as text; `ok` if all partitions are in state `OK`."""
-        words = (
-            f"{count:,} {state.value}" if self.partitions > 1 else state.value
-            for state, count in self.states.items()
-        )
+        words = (self._state_text(state, count) for state, count in self.states.items())
         return ", ".join(words) or State.OK.value
+
+    def _state_text(self, state: State, count: int) -> str:
+        """Return a state of `count` partitions as text; lost records are counted as records."""
+        if state is State.LOST:
+            place = f" in {plural(count, 'partition')}" if self.partitions > 1 else ""
+            return f"{plural(self.lost, 'record')} lost{place}"
+        return f"{count:,} {state.value}" if self.partitions > 1 else state.value
 
 
 def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
@@ -81,6 +87,7 @@ def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
         offsets_per_s=sum(known_rates) if known_rates and len(known_rates) == len(rates) else None,
         catch_up_s=_longest(times),
         states={state: states.count(state) for state in _BAD if state in states},
+        lost=sum(lag.lost for lag in every),
     )
 
 

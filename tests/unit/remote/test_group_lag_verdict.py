@@ -2,6 +2,7 @@
 
 from math import inf
 
+from tidelog.cli.lag import _table_row
 from tidelog.remote.group_lag import Observation, PartitionLag, State, Unread, lag_of
 from tidelog.remote.lag_verdict import lag_sum, lag_verdict, lags_verdict
 from tidelog.remote.view import Count
@@ -107,7 +108,18 @@ def test_positions_that_are_wrong() -> None:
         " records, 1s; 2 partitions have no commit; 1 partition has lost records; 1 partition is"
         " committed beyond the end"
     )
-    assert lag_sum(lags).state == "2 no commit, 1 records lost, 1 beyond the end"
+    assert lag_sum(lags).state == "2 no commit, 4 records lost in 1 partition, 1 beyond the end"
+
+
+def test_lost_records_are_counted_as_records() -> None:
+    lost = lag(committed=3, start=13_110, end=13_110)
+    also_lost = lag(1, committed=6, start=7, end=7)
+    assert lag_sum([lost]).state == "13,107 records lost"
+    assert lag_sum([lost, lag(1)]).state == "13,107 records lost in 1 partition"
+    assert lag_sum([lost, also_lost]).state == "13,108 records lost in 2 partitions"
+    assert lag_sum([also_lost]).state == "1 record lost"
+    assert _table_row(lost)[-1] == "13,107 records lost"
+    assert _table_row(also_lost)[-1] == "1 record lost"
 
 
 def test_a_group_that_does_not_catch_up_in_one_partition_never_does() -> None:
