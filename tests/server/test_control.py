@@ -461,6 +461,22 @@ def test_commands_on_a_directory_that_a_broker_holds(broker: Broker, tmp_path: P
     assert len(out.splitlines()) == 2
 
 
+def test_retention_beside_a_broker_names_the_broker_whose_default_applies(broker: Broker) -> None:
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
+    produce_texts(broker, ["a", "b"])
+    address = broker.bootstrap_servers
+    step = f"`tidelog config {TOPIC} --all -b {address}` shows its retention.ms"
+    code, out, err = command("why", TOPIC, "--data", broker.data)
+    text = " ".join(out.split())
+    assert (code, "no broker's default" in text, "without a broker" in text) == (0, False, False)
+    assert f"a broker at {address} has the directory open" in text
+    assert step in err
+    code, _, err = command("retain", TOPIC, "--dry-run", "--data", broker.data)
+    assert (code, step in err, "no broker's default" in err) == (0, True, False)
+    code, out, _ = command("config", TOPIC, "--all", "-b", address)
+    assert (code, "retention.ms" in out) == (0, True)
+
+
 def test_a_topic_may_be_deleted_while_its_segments_move(broker: Broker) -> None:
     broker.call(lambda node: node.log_dir.create_topic(TOPIC))
 

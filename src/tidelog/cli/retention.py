@@ -27,7 +27,7 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, note_absent, open_directory, parse_target
+from tidelog.cli.places import Place, broker_of, note_absent, open_directory, parse_target
 from tidelog.cli.surroundings import Surroundings, count_progress, interrupted_as
 from tidelog.config import (
     CLEANUP_COMPACT,
@@ -116,6 +116,8 @@ def why(
                 log = directory.log_dir.reader(topic, name.partition)
                 stories.append((name, explain(log, config)))
         own_config = directory.log_dir.topic(topic).config
+        is_by_age = CLEANUP_DELETE in config.cleanup_policy
+        broker = broker_of(str(directory.path)) if is_by_age and not is_age_known else None
     if kind is Format.TABLE:
         form = show or (WhyShow.DETAILS if len(stories) == 1 else WhyShow.SEGMENTS)
         is_compacted = CLEANUP_COMPACT in config.cleanup_policy
@@ -128,11 +130,12 @@ def why(
         )
         output.print_verdict(surroundings, verdict, kind)
         _print_line(surroundings, _settings_line(own_config, zone, is_age_known=is_age_known))
-        forever = _forever(config, is_age_known=is_age_known)
+        forever = _forever(config, is_age_known=is_age_known, broker=broker)
         if form is WhyShow.DETAILS:
             _print_details(surroundings, stories, forever, zone, is_compacted=is_compacted)
         else:
             _print_segments(surroundings, stories, forever, zone, is_compacted=is_compacted)
+        _note_broker(surroundings, broker, topic)
     elif kind is Format.JSON:
         for name, story in stories:
             for segment in story.segments:
@@ -453,10 +456,19 @@ def _ends_early(segment: "SegmentStory") -> bool:
     return segment.due is not None and segment.due.rule is not RetentionRule.TIME
 
 
-def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
-    """Return the reason why age never deletes a topic's segments: `forever: retention.ms=-1`."""
+def _forever(config: TopicConfig, *, is_age_known: bool, broker: str | None = None) -> str:
+    """Return the reason why age never deletes a topic's segments: `forever: retention.ms=-1`.
+
+    If the age limit is unknown, and the broker at HOST:PORT `broker` has the directory open, return
+    that the broker's default applies.
+    """
     if CLEANUP_DELETE not in config.cleanup_policy:
         return f"forever: cleanup.policy={config.text('cleanup.policy')} has no `delete`"
+    if not is_age_known and broker is not None:
+        return (
+            "as long as the broker's default says: the topic has no retention.ms of its own, and a"
+            f" broker at {broker} has the directory open"
+        )
     if not is_age_known:
         return (
             "forever without a broker: the topic has no retention.ms of its own, and no broker's"
@@ -734,21 +746,40 @@ def retain(  # noqa: PLR0913 - one argument for each option
     for line in outlooks:
         _print_line(surroundings, line)
     if unknown:
-        _note_unknown(surroundings, unknown, data)
+        broker = broker_of(str(directory.path)) if dry_run else None
+        _note_unknown(surroundings, unknown, data, broker)
+
+
+def _note_broker(surroundings: Surroundings, broker: str | None, topic: str) -> None:
+    """Print that a broker's default retention applies; nothing if no broker has the directory."""
+    if broker is not None:
+        surroundings.note(
+            f"a broker at {broker} has the directory open, and deletes segments by its own default;"
+            f" `tidelog config {topic} --all -b {broker}` shows its retention.ms"
+        )
 
 
 # Maximum number of topics that a note names.
 _TOPICS_NAMED: Final = 5
 
 
-def _note_unknown(surroundings: Surroundings, topics: "Sequence[str]", data: str | None) -> None:
-    """Print that no age limit of these topics is known, in one note for all topics."""
+def _note_unknown(
+    surroundings: Surroundings, topics: "Sequence[str]", data: str | None, broker: str | None
+) -> None:
+    """Print that no age limit of these topics is known, in one note for all topics.
+
+    `broker` is HOST:PORT of the broker that has the directory open, None if no broker has.
+    """
     have = f"{topics[0]} has no retention.ms of its own"
     topic, effect = topics[0], "nothing is deleted by age"
     if len(topics) > 1:
         named = ", ".join(topics[:_TOPICS_NAMED]) + ", ..." * (len(topics) > _TOPICS_NAMED)
         have = f"{plural(len(topics), 'topic')} have no retention.ms of their own ({named})"
         topic, effect = "TOPIC", "their segments are not deleted by age"
+    if broker is not None:
+        surroundings.note(have)
+        _note_broker(surroundings, broker, topic)
+        return
     surroundings.note(
         f"{have}, and no broker's default is known: {effect};"
         f" `tidelog config {topic}{Place(data=data).words} --set retention.ms=MS` sets it"
