@@ -550,7 +550,7 @@ def _as_record(argument: object, name: str) -> object:
     raise InvalidRequest(f"{name}: {argument!r:.60} is {type(argument).__name__}; {_RECORDS}")
 
 
-# Maps a parameter name to the function that converts its argument, in every public call.
+# For all public calls: maps the name of a parameter to the function that converts its argument.
 READERS: Final[Mapping[str, Read]] = {
     **dict.fromkeys(("start", "end", "at", "when", "before", "after"), as_time),
     "times": _as_times,

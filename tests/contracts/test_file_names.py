@@ -1,4 +1,4 @@
-"""The real and the damage file system fulfil one contract on names, directories and renames."""
+"""Contract of the real file system and `DamageFileSystem` on names, directories and renames."""
 
 import pytest
 from tests.contracts.place import Place, place

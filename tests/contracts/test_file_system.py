@@ -1,6 +1,6 @@
-"""The real and the damage file system fulfil one contract on files, maps and locks.
+"""The real file system and `DamageFileSystem` fulfil one contract on files, maps and locks.
 
-The damage file system is useful only as far as it behaves like the real one.
+`DamageFileSystem` is useful only as far as it behaves like the real one.
 """
 
 import pytest
@@ -177,7 +177,7 @@ class TestTruncate:
 class TestResidentMap:
     """Maps of only those bytes that are already in memory; some file systems don't support them.
 
-    The damage file system does not support such maps, so that each read is a call of the file
+    `DamageFileSystem` does not support such maps, so that each read is a call of the file
     system. A test can let any of these calls fail.
     """
 

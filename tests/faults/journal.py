@@ -1,4 +1,4 @@
-"""Journal of the damage file system: one entry for each call that changed something.
+"""Journal of `DamageFileSystem`: one entry for each call that changed something.
 
 Entries name files by number, as a disk does, so that a rename does not affect earlier entries.
 """

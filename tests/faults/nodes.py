@@ -1,4 +1,4 @@
-"""Files and directories of the damage file system, as the running program sees them."""
+"""Files and directories of `DamageFileSystem`, as the running program sees them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

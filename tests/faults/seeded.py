@@ -1,4 +1,4 @@
-"""A reproducible Env: a damage file system, a clock that the test sets, seeded randomness."""
+"""A reproducible Env: a `DamageFileSystem`, a clock that the test sets, seeded randomness."""
 
 from dataclasses import dataclass, field
 from random import Random

@@ -248,7 +248,7 @@ def expressions(talk: ConsumerTalk) -> None:
 
 
 def upgrading(talk: ConsumerTalk) -> None:
-    """A classic group is upgraded to the consumer protocol while it has members, and downgraded."""
+    """A classic group with members is upgraded to the consumer protocol, and downgraded again."""
     protocols = [GroupProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     old = talk.join(protocols=protocols)
     assigned = b"\0\0\0\0\0\1\0\x06routes\0\0\0\5" + b"".join(

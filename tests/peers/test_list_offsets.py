@@ -1,8 +1,8 @@
 """ListOffsets: responses of Kafka's broker, compared with our lookups in the same files.
 
-The tests look up every distinct timestamp of every log, one ms before and after it, and every
-special value. If Kafka does not find the right record, its response must equal the result of a
-model of Kafka's search method (docs/differences.md).
+For each distinct timestamp t of every log, the tests look up t - 1 ms, t and t + 1 ms. They also
+look up every special value. If Kafka does not find the right record, its response must equal the
+result of a model of Kafka's search method (docs/differences.md).
 
 A plain run has 60 logs, a sweep 1,000. The logs are transactional, compressed, out of order, in
 formats 0, 1 and 2, have deleted records, or are compacted by Kafka.

@@ -98,7 +98,7 @@ def partitions(draw: st.DrawFn) -> dict[TopicPartition, list[Row]]:
 
 @st.composite
 def rows(draw: st.DrawFn) -> list[Row]:
-    """Draw rows with gaps in offsets. Known append times increase; timestamps have no order."""
+    """Draw rows with gaps in offsets. Append times never decrease; timestamps have no order."""
     offset, append_ms, made = draw(st.integers(0, 50)), 0, []
     for _ in range(draw(st.integers(0, 150))):
         append_ms += draw(st.integers(0, 3))

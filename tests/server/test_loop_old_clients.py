@@ -42,7 +42,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
 
 @pytest.fixture(scope="module")
 def sets() -> dict[int, bytes]:
-    """Return a compressed message set of 13 MB by format."""
+    """Return a compressed message set of 13 MB for each format."""
     draw = random.Random(7)
     values = (draw.randbytes(20).hex().encode() for _ in range(COUNT))
     records = [NewRecord(value=value, timestamp=NOW + at) for at, value in enumerate(values)]

@@ -354,8 +354,8 @@ def _deleted_ranges(story: "PartitionStory") -> dict[str, tuple[int, int]]:
     Retention deletes whole segments and removes their files. So if the log starts within a segment,
     delete-records has moved its start, and has deleted the offsets whose files still exist. If the
     log starts where a segment begins, and earlier files still exist, retention was possibly
-    interrupted, or the retention of the leader whose copy this is moved the start. Of the offsets
-    before the first segment, either of the two may have deleted some.
+    interrupted, or the retention of the leader whose copy this is moved the start. The
+    offsets before the first segment may have been deleted by retention or by delete-records.
     """
     start = story.start_offset
     bases = {segment.base_offset for segment in story.segments}

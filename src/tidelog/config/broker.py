@@ -87,9 +87,9 @@ TOKEN_ALGORITHMS: Final = (
 # Name of Kafka's authorizer, whose rules the broker implements.
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
-# Group settings for which the broker has bounds: broker settings whose names contain `min.` or
-# `max.`. The names below omit the protocol (`consumer.`, `share.`). The last three settings exist
-# only for share groups.
+# Group settings that the broker bounds. The bounds are broker settings whose names contain `min.`
+# or `max.`. The names below omit the protocol (`consumer.`, `share.`). The last three settings
+# exist only for share groups.
 BOUNDED: Final = (
     "session.timeout.ms",
     "heartbeat.interval.ms",

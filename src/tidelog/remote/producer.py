@@ -408,8 +408,8 @@ class _Lane:
 
         Returns whether the limit is now above `limit`, so that it makes sense to try again.
 
-        The setting of a producer can't be changed. All queued records are delivered first, so the
-        order of records is kept.
+        The size limit of an existing producer can't be changed. All queued records are delivered
+        first, so the order of records is kept.
 
         Args:
             topic: Name of the topic.

@@ -351,7 +351,7 @@ def fetched(
     *,
     rows: int = ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a remote split as columns of a scan, fetched from its leader.
+    """Fetch the rows of a remote split, and yield them as record batches with a scan's columns.
 
     Args:
         split: The split; its times are on `split.clock`.

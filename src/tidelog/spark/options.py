@@ -53,9 +53,9 @@ READ_OPTIONS: Final = {
     "endingOffsetsByTimestamp": 'end times by partition, {"topic": {"0": ms}}',
     "startingOffsetsByTimestampStrategy": "what to do if no record is at or after the start"
     " time: error, or latest (read nothing)",
-    "timeRange": "exact (only records in the time range) or positions (all offsets from the first"
-    " record at or after the start up to, not including, the first record at or after the end, as"
-    " in Spark's Kafka connector)",
+    "timeRange": "exact (only records in the time range) or positions (as in Spark's Kafka"
+    " connector: all offsets between two records; the first record at or after the start belongs to"
+    " the range, the first record at or after the end does not)",
     "readUntil": "written (all records) or flushed (only records that survive a crash)",
     "clock": "record (timestamp) or append (when the log appended the record)",
     "strict": "true: records without a time on the chosen clock are an error",

@@ -56,7 +56,7 @@ def horizon_of(batch: Batch) -> int:
 
 
 def _sizes(batch: Batch) -> Iterator[int]:
-    """Yield the size of each record in format 2, in bytes, with the length prefix."""
+    """Yield the bytes that each record takes when written in format 2, with the length prefix."""
     if isinstance(batch, RecordBatch):
         yield from _body_sizes(batch.body(), batch.record_count)
         return

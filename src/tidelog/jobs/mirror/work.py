@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     Longs: TypeAlias = npt.NDArray[np.int64]
 
 
-# Maximum number of gapless ranges of offsets in a record batch for which each range gets a row of
-# its own.
+# If a record batch has at most this number of gapless ranges of offsets, each range gets its own
+# row.
 RUNS_MAX: Final = 32
 
 # Maximum number of rows that a task returns to the driver. If a task has more rows, older rows are

@@ -427,7 +427,8 @@ def _map_batch(
     Args:
         data: Contains the batch's body.
         batch: The batch's row of the table.
-        start: The index of the batch's first record, and the next free row of the window.
+        start: Two numbers: the index of the batch's first record, and the next free row of the
+            window.
         rules: The rules.
         keys: The map.
         marks: The output.

@@ -462,7 +462,7 @@ def fold_batches(
 
     Returns:
         A status and a number, as in `records.decode_batches`. After FULL the caller makes room in
-        the table, stores and clears the spans, and calls again.
+        the rows of keys, stores and clears the spans, and calls again.
     """
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]

@@ -5,7 +5,7 @@ session. A request of any other epoch is incremental: it names new, changed and 
 partitions. If a response can't hold the records of all partitions, later responses must begin with
 the other partitions. So a partition whose records were returned moves to the end of its session.
 
-The clock and randomness are arguments. Used only in the event loop's thread.
+The clock and randomness are arguments. Sessions are used only in the event loop's thread.
 
 Source: KIP-227, KIP-516 (topic ids); Kafka 4.x FetchSession.
 """

@@ -1,8 +1,8 @@
 """Times of a segment for retention and `tidelog why`; smallest and largest time of a partition.
 
 With the clock `record-capped`, retention counts from the largest min(timestamp, append time) of the
-records. Usually the record with the largest timestamp was not appended before the time that its
-timestamp states. In this usual case the largest timestamp is the result; one index entry and one
+records. Usually the record with the largest timestamp was appended at or after that timestamp.
+In this usual case the largest timestamp is the result; one index entry and one
 append time suffice to prove this. If the timestamp is ahead of the append time, a zone map gives
 the few batches that can contain the result. All records of a batch have one append time, so the
 batch's header gives the exact value. Without a zone map, an upper bound is used: the smaller of the

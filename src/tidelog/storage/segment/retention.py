@@ -278,7 +278,7 @@ def _below_start(segments: Sequence[SegmentFacts], bounds: _Bounds) -> _Pass:
 
 
 def _over_size(segments: Sequence[SegmentFacts], limit_bytes: int) -> _Pass:
-    """Create the pass over `retention.bytes`; the pass must see each segment once, in order."""
+    """Create the pass that applies `retention.bytes`; it must see each segment once, in order."""
     total = sum(segment.size_bytes for segment in segments)
     over = total - limit_bytes
 

@@ -254,9 +254,8 @@ def unchanged_map(segment: Segment) -> ZoneMap | None:
     is ignored.
 
     Returns:
-        The map beside the log, or the map in memory if the file is missing or damaged. None if both
-        are missing or belong to a log of other offsets or another size, or if the log was
-        rewritten.
+        The map beside the log, or the map in memory if the file is missing or damaged. None if
+        neither has the log's offsets and size, or if the log was rewritten.
 
     Raises:
         CorruptData: Bytes of the log have changed since the old map was built.

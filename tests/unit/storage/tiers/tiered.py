@@ -1,4 +1,4 @@
-"""A directory on a damage file system, and a store in memory, for the tests of tiers."""
+"""A directory on a `DamageFileSystem`, and a store in memory, for the tests of tiers."""
 
 from dataclasses import dataclass, field, replace
 
