@@ -24,7 +24,7 @@ from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, RequestedRange, Split, pack
 from tidelog.split_size import SPLIT_BYTES, SPLIT_BYTES_MIN, target_bytes
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.directory.topic_registry import absent_error
+from tidelog.storage.directory.topic_registry import absent_error, absent_numbers
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment.txn_index import aborted_between
@@ -169,13 +169,13 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
 
     def draft_all(log_dir: LogDir) -> ScanPlan:
         choose = checked_partitions if fail_on_data_loss else list_partitions
-        names, absent = choose(log_dir, topics), map(str, absent_errors(log_dir, topics))
+        names, errors = choose(log_dir, topics), absent_errors(log_dir, topics)
         planner = _Planner(log_dir, question, how)
         drafts = planner.drafts(names, everywhere, single)
         if fail_on_data_loss and (lost := tuple(o for d in drafts for o in d.bounds.lost)):
             raise OffsetsGone(lost)
         planned = planner.plan_least(drafts, split_bytes, min_splits, min_split_bytes)
-        return dataclasses.replace(planned, reports=(*planned.reports, *absent))
+        return dataclasses.replace(planned, reports=(*planned.reports, *map(str, errors)))
 
     return with_directory(source, env, draft_all)
 
@@ -277,21 +277,38 @@ def list_partitions(
     With `with_absent`, the result includes partitions that the topics file lists but that have no
     directory.
     """
+    names: list[TopicPartition] = []
+    for topic, chosen in _chosen(log_dir, topics).items():
+        info = log_dir.topic(topic)
+        numbers = {*info.present, *(absent_numbers(info) if with_absent else ())}
+        if chosen is not None:
+            numbers &= chosen
+        names.extend(TopicPartition(topic, number) for number in sorted(numbers))
+    return names
+
+
+def _chosen(
+    log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
+) -> dict[str, set[int] | None]:
+    """Return the chosen partitions by topic, sorted by topic; None for all partitions of a topic.
+
+    Raises UnknownTopic.
+    """
     if topics is None:
-        topics = log_dir.topics().keys()
-    elif isinstance(topics, str | TopicPartition):
-        topics = [topics]
-    names: set[TopicPartition] = set()
-    for item in topics:
-        name = item.topic if isinstance(item, TopicPartition) else item
-        numbers = set(log_dir.topic(name).present)
-        if with_absent:
-            numbers.update(each.partition for each in log_dir.partitions(name))
-        if isinstance(item, TopicPartition):
-            _check_exists(log_dir, item)
-            numbers &= {item.partition}
-        names.update(TopicPartition(name, number) for number in numbers)
-    return sorted(names)
+        return dict.fromkeys(sorted(log_dir.topics()))
+    chosen: dict[str, set[int] | None] = {}
+    for item in [topics] if isinstance(topics, str | TopicPartition) else topics:
+        if isinstance(item, str):
+            log_dir.topic(item)
+            chosen[item] = None
+            continue
+        numbers = chosen.setdefault(item.topic, set())
+        if numbers is not None:
+            numbers.add(item.partition)
+    for topic, numbers in chosen.items():
+        if numbers:
+            _check_exist(log_dir, topic, numbers)
+    return dict(sorted(chosen.items()))
 
 
 def checked_partitions(
@@ -307,7 +324,10 @@ def checked_partitions(
         MissingFile: The topics file lists one of the partitions, but it has no directory.
     """
     for error in absent_errors(log_dir, topics):
-        advice = "restore missing directories from a backup, or select other partitions"
+        advice = (
+            "restore missing directories from a backup, or select other partitions; if the"
+            " partitions are being created, try again"
+        )
         raise MissingFile(error.path, error.operation, f"{error.reason}; {advice}")
     return list_partitions(log_dir, topics)
 
@@ -316,18 +336,16 @@ def absent_errors(
     log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
 ) -> Iterator[MissingFile]:
     """Yield an error for each topic with chosen partitions that are listed without a directory."""
-    numbers: dict[str, set[int]] = {}
-    for name in list_partitions(log_dir, topics, with_absent=True):
-        numbers.setdefault(name.topic, set()).add(name.partition)
-    for topic, chosen in numbers.items():
+    for topic, chosen in _chosen(log_dir, topics).items():
         if error := absent_error(log_dir.path, log_dir.topic(topic), chosen):
             yield error
 
 
-def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:
-    count = log_dir.topic(name.topic).partitions
-    if not 0 <= name.partition < count:
-        raise UnknownTopic(f"topic {name.topic} has {partitions_text(count)}, not {name.partition}")
+def _check_exist(log_dir: LogDir, topic: str, numbers: Iterable[int]) -> None:
+    count = log_dir.topic(topic).partitions
+    for number in sorted(numbers):
+        if not 0 <= number < count:
+            raise UnknownTopic(f"topic {topic} has {partitions_text(count)}, not {number}")
 
 
 @dataclass(frozen=True, slots=True)

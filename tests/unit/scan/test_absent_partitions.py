@@ -9,7 +9,9 @@ import pytest
 import tidelog
 from tidelog import scan
 from tidelog.directory import Directory
-from tidelog.errors import MissingFile
+from tidelog.errors import MissingFile, UnknownTopic
+from tidelog.scan.plan import checked_partitions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import TOPICS_FILE
 from tidelog.types import NewRecord, TopicPartition
 
@@ -73,3 +75,29 @@ def test_a_plan_that_allows_lost_records_reports_the_partition(path: Path) -> No
     planned = scan.plan(str(path), "t", fail_on_data_loss=False)
     assert len(planned.bounds) == 2
     assert any("partition 1 is listed in" in report for report in planned.reports)
+
+
+@pytest.mark.parametrize("name", ["backup-2147483647", "t-2147483647"])
+def test_a_stray_directory_of_any_number_makes_no_partitions(path: Path, name: str) -> None:
+    (path / "t-1").mkdir()
+    (path / name).mkdir()
+    with tidelog.open(path) as log:
+        assert log.scan("t").to_table().num_rows == 2
+        assert int(log.scan().count()) == 2
+
+
+def test_partitions_are_chosen_once_and_sorted(path: Path) -> None:
+    (path / "t-1").mkdir()
+    both: list[str | TopicPartition] = [
+        TopicPartition("t", 2),
+        "t",
+        TopicPartition("t", 0),
+        TopicPartition("t", 2),
+    ]
+    with LogDir.open(str(path)) as log_dir:
+        every = [TopicPartition("t", number) for number in range(3)]
+        assert checked_partitions(log_dir, both) == every
+        assert checked_partitions(log_dir, both[::2]) == [every[0], every[2]]
+        assert checked_partitions(log_dir, None) == every
+        with pytest.raises(UnknownTopic, match="t has partitions 0 to 2, not 3"):
+            checked_partitions(log_dir, [TopicPartition("t", 3), TopicPartition("t", 0)])

@@ -53,6 +53,7 @@ from tidelog.storage.directory.broker_files import (
 from tidelog.storage.directory.open_partitions import NO_TOPIC_ID
 from tidelog.storage.directory.topic_registry import (
     TopicInfo,
+    absent_numbers,
     find_leftovers,
     find_topics,
     unknown_topic,
@@ -419,9 +420,8 @@ class DirectoryCheck:
 
     def _check_missing(self) -> Iterator[Finding]:
         for info in self._topics.values():
-            missing = sorted(set(range(info.partitions)) - set(info.present))
-            names = [TopicPartition(info.name, number) for number in missing]
-            for name in () if info.foreign else filter(self.selection.takes, names):
+            names = [TopicPartition(info.name, number) for number in absent_numbers(info)]
+            for name in filter(self.selection.takes, names):
                 path = f"{self.path}/{files.partition_dir_name(name)}"
                 yield warning(
                     path,

@@ -45,6 +45,7 @@ from tidelog.storage.directory.topic_registry import (
     NewTopic,
     TopicInfo,
     TopicRegistry,
+    absent_numbers,
     find_topics,
     unknown_topic,
 )
@@ -648,5 +649,4 @@ class PartitionDirs:
 
 
 def _lacking(info: TopicInfo) -> list[TopicPartition]:
-    numbers = sorted(set(range(info.partitions)) - set(info.present))
-    return [TopicPartition(info.name, number) for number in numbers]
+    return [TopicPartition(info.name, number) for number in absent_numbers(info)]

@@ -784,6 +784,19 @@ def unknown_topic(name: str, existing: Iterable[str]) -> UnknownTopic:
     return UnknownTopic(f"no topic {name!r}{hint if names else ''}")
 
 
+def absent_numbers(info: TopicInfo) -> list[int]:
+    """Return the numbers of partitions that the topics file lists without a directory, ascending.
+
+    Returns none for a foreign topic, of which a directory may have only some partitions. Also
+    returns none if there are more than `PARTITION_COUNT_LIMIT` partitions: a stray directory can
+    have any number, and `TopicInfo.partitions` counts it.
+    """
+    if info.foreign or not len(info.present) < info.partitions <= PARTITION_COUNT_LIMIT:
+        return []
+    present = set(info.present)
+    return [number for number in range(info.partitions) if number not in present]
+
+
 def absent_error(
     directory: str, info: TopicInfo, among: Collection[int] | None = None
 ) -> MissingFile | None:
@@ -792,10 +805,10 @@ def absent_error(
     Returns None if every partition has a directory. Only partitions in `among` are checked; None
     checks all partitions of the topic.
     """
-    absent = set(range(info.partitions)) - set(info.present)
+    absent = set(absent_numbers(info))
     if among is not None:
-        absent &= set(among)
-    if info.foreign or not absent:
+        absent.intersection_update(among)
+    if not absent:
         return None
     verbs = f"{verb(len(absent), 'is', 'are')} listed in {TOPICS_FILE}, but"
     names = f"{verb(len(absent), 'partition', 'partitions')} {ranges_text(absent)}"
