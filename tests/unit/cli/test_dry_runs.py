@@ -73,3 +73,17 @@ def test_a_retention_that_is_not_confirmed_creates_no_partition(cli: Cli) -> Non
     cli.asked = True
     assert "delete 2 segments" in cli.run("retain", stdin=b"n\n").err
     assert not (cli.data / "t-1").exists()
+
+
+def test_a_dry_run_of_collect_works_without_local_log_files(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("create", "u", "--config=segment.ms=1")
+    for _ in range(3):
+        cli.append(at(cli.clock.now_ms(), b"a", b"1"), topic="u")
+        cli.clock.advance(_DAY)
+    cli.ok("tier", "u", "--to", (tmp_path / "store").as_uri(), "--roll")
+    for path in (cli.data / "u-0").glob("0*"):
+        path.unlink()
+    before = _files(tmp_path)
+    result = cli.run("tier", "u:0", "--collect", "--dry-run")
+    assert result.code == 0, result.err
+    assert _files(tmp_path) == before

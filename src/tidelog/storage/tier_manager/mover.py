@@ -155,7 +155,8 @@ def merge(
         retained = [row for row in stored.segments if row.uid not in refused]
         absent = [row for row in stored.segments if row.uid in refused]
         stored = stored.having(retained).discarding(absent, now_ms)
-    return stored.with_start(record.log_start_offset, local[0].base_offset, now_ms)
+    local_start = local[0].base_offset if local else record.local_start_offset
+    return stored.with_start(record.log_start_offset, local_start, now_ms)
 
 
 def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:
@@ -209,9 +210,9 @@ def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> 
     """Return whether a row that the tier record lacks matches the log's data.
 
     The row matches if it ends at or before the first local offset, or if a finished local segment
-    has the row's offsets and bytes.
+    has the row's offsets and bytes, or if there are no local segments.
     """
-    if row.end_offset <= local[0].base_offset:
+    if not local or row.end_offset <= local[0].base_offset:
         return True
     for segment in local[:-1]:
         if segment.base_offset == row.base_offset:
@@ -571,7 +572,12 @@ def settled_manifest(log: LogView, tier: PartitionTier, record: TierRecord) -> M
 
 
 def _without_stale(record: TierRecord, segments: Sequence[Segment], now_ms: int) -> TierRecord:
-    """Return the record without rows of copied segments that another program truncated."""
+    """Return the record without rows of copied segments that another program truncated.
+
+    Without local segments, as a reader may find a partition, nothing shows a truncation.
+    """
+    if not segments:
+        return record
     local = {segment.base_offset: segment for segment in segments}
     first = min(local)
     for row in record.manifest.segments:
