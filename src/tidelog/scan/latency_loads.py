@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from tidelog.errors import CorruptData, MissingDependency, OffsetsGone
+from tidelog.errors import TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.latency import latest_records
 from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram, bucket_bounds
@@ -91,13 +91,13 @@ def narrowed(load: Load, log_dir: LogDir, names: Sequence[TopicPartition]) -> Lo
     """Return a load whose times are exact to the minute, and `worst` to the hour.
 
     Reads records only if a span of the histograms is longer than an hour: the records of the span
-    `worst`. Times that can't be narrowed, because an append time is unknown or a file is damaged,
-    stay as they are.
+    `worst`. Times that can't be narrowed, because an append time is unknown, or a file can't be
+    read or was deleted meanwhile, stay as they are.
     """
     try:
         window = _narrow_window(load, log_dir, names) or (load.start_ms, load.end_ms)
         worst = _narrow_worst(load, log_dir, names)
-    except (CorruptData, OffsetsGone, MissingDependency):
+    except (TidelogError, FileNotFoundError):
         return load
     return replace(load, start_ms=window[0], end_ms=window[1], worst=worst)
 

@@ -1,9 +1,12 @@
 """`count` and `latency`: ranges of time, by zone maps and by reading."""
 
+from typing import NoReturn
+
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.amounts import duration_text
+from tidelog.errors import StorageFailure
 
 HOUR = 3_600_000
 ZURICH = ("--zone", "Europe/Zurich")
@@ -429,6 +432,21 @@ class TestLatency:
             "worst 3h appended in the hour from 2023-11-15 03:00:00 (UTC); not counted: "
             in (topic.ok("latency", "flights").lines[0])
         )
+
+    @pytest.mark.parametrize("error", [StorageFailure("/x", "read", "EIO"), OSError(2, "x")])
+    def test_a_bulk_load_keeps_its_hours_if_a_file_can_not_be_read(
+        self, topic: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        topic.clock.advance(2 * HOUR)
+        for day in range(1, 121):
+            topic.append(at(NOW - day * 24 * HOUR))
+
+        def refuse(*_: object) -> NoReturn:
+            raise error
+
+        monkeypatch.setattr("tidelog.scan.latency_loads._narrow_window", refuse)
+        line = topic.ok("latency", "flights").lines[0]
+        assert "appended from 2023-11-15 01:00:00 to 02:00:00, up to" in line
 
     def test_the_latency_of_an_empty_partition_is_unknown(self, topic: Cli) -> None:
         result = topic.ok("latency", "flights:1")
