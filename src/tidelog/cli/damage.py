@@ -50,8 +50,8 @@ class Damage:
 
     @property
     def is_total(self) -> bool:
-        """Whether no partition can be read completely."""
-        return len(self._errors) == self._count
+        """Whether there are partitions, and none can be read completely."""
+        return bool(self._errors) and len(self._errors) == self._count
 
     @property
     def left_out_text(self) -> str:

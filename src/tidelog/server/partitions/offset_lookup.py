@@ -104,7 +104,9 @@ def _find_special(log: Log, time_ms: int, end: int) -> Match:
         return None
     if time_ms == LATEST_TIERED_TIMESTAMP:
         rows = log.tier.record.manifest.segments
-        return _at(log, rows[-1].end_offset - 1) if rows else None
+        end_offset = rows[-1].end_offset if rows else 0
+        # Rows below the log start stay if offsets after them are lost.
+        return _at(log, end_offset - 1) if end_offset > log.log_start_offset else None
     return _visible(_at(log, max(log.tier.end_offset, log.log_start_offset)), end)
 
 
