@@ -212,7 +212,7 @@ def test_writers_do_not_wait_for_each_other(either_broker: AnyBroker) -> None:
     ("label", "config", "batch", "error", "said"),
     [
         ("large", {"max_message_bytes": "2000"}, rows(1, "x" * 5000), MessageTooLarge, "-0: "),
-        ("huge", {}, rows(1, "x" * 2_000_000), MessageTooLarge, "kafka.max.request.size"),
+        ("huge", {}, rows(1, "x" * 2_000_000), MessageTooLarge, "max.message.bytes"),
         (
             "past",
             {"message_timestamp_before_max_ms": "1000"},

@@ -224,7 +224,7 @@ def test_acls(shell: Shell) -> None:
         ("quotas set producer_byte_rate=1", "give the clients"),
         ("quotas set producer_byte_rate=x --user a", "must be a number"),
         ("quotas set producer_rate=1 --user a", "did you mean producer_byte_rate?"),
-        ("quotas set producer_byte_rate=1 --user a --default-user", "not both"),
+        ("quotas set producer_byte_rate=1 --user a --default-user", "can't be combined"),
         ("quotas set producer_byte_rate=-1 --user a", "producer_byte_rate"),
         ("quotas set producer_byte_rate=0 --user a", "producer_byte_rate"),
     ],

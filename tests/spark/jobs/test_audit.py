@@ -234,7 +234,7 @@ def test_an_audit_of_a_group_and_of_a_range_of_time_reports_their_kinds(
     assert all(one.a is not None and one.b is None for one in found.differences)
     with pytest.raises(UnknownGroup):
         audit(spark, place, None, group="nobody")
-    with pytest.raises(InvalidRequest, match="a second place, or a group"):
+    with pytest.raises(InvalidRequest, match="give a second place"):
         audit(spark, place, None)
     with pytest.raises(UnknownTopic):
         audit(spark, place, place, topics=["nothing"])

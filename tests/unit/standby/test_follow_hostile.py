@@ -88,7 +88,7 @@ RECORDS: list[tuple[str, bytes, type[TidelogError], str]] = [
         "leader epoch -1 after one with leader epoch 0",
     ),
     ("an epoch from nowhere", one(0, INT32_MAX), CorruptBatch, "own epoch is only 0"),
-    ("a negative offset", one(-7), CorruptBatch, "offsets -7 to -7, but offset 0 was requested"),
+    ("a negative offset", one(-7), CorruptBatch, "offset -7, but offset 0 was requested"),
 ]
 
 
