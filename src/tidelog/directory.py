@@ -506,8 +506,10 @@ class Directory(FrontDoor):
     def _records(
         self, topic: str, isolation: IsolationLevel
     ) -> Iterator[tuple[TopicPartition, Record]]:
+        from tidelog.scan.plan import checked_partitions
+
         now = self._now()
-        for name in self._checked_partitions(topic):
+        for name in checked_partitions(now, topic):
             for record in now.reader(topic, name.partition).timed_records(isolation):
                 yield name, record
 
