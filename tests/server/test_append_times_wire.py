@@ -1,5 +1,6 @@
 """A broker sends append times: in fetched records and lookups, to a standby, and for rows."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -165,15 +166,23 @@ def test_any_client_gets_append_times_as_headers_if_the_topic_exposes_them(
     assert AppendRuns(ask_times(broker)).time_of(0) == times[0]
 
 
+def append_every(
+    step_ms: int, count: int, data: str, topic: str, config: Mapping[str, str]
+) -> None:
+    """Create a topic in a directory, and append records, one every `step_ms` from NOW on."""
+    clock = ManualClock(NOW)
+    with tidelog.open(data, writable=True, env=Env(clock=clock)) as log:
+        log.create_topic(topic, config=config)
+        for number in range(count):
+            log.append(topic, [NewRecord(value=b"%d" % number)])
+            clock.advance(step_ms)
+
+
 def test_ranges_of_rounded_append_times_are_those_of_the_directory(tmp_path: Path) -> None:
     """Stored append times may be a step too early, so ranges begin a step early, too."""
-    data, clock = str(tmp_path / "data"), ManualClock(NOW)
+    data = str(tmp_path / "data")
     config = {"tidelog.append.time.granularity.ms": "1000", "retention.ms": "-1"}
-    with tidelog.open(data, writable=True, env=Env(clock=clock)) as log:
-        log.create_topic("rounded", config=config)
-        for number in range(20):
-            log.append("rounded", [NewRecord(value=b"%d" % number)])
-            clock.advance(330)
+    append_every(330, 20, data, "rounded", config)
     with (
         tidelog.open(data) as log,
         tidelog.broker(data, settings={"log.initial.task.delay.ms": "3600000"}) as broker,
@@ -196,18 +205,14 @@ def test_ranges_of_exact_timestamps_end_exactly_though_append_times_are_rounded(
     tmp_path: Path, lookup_clock: str
 ) -> None:
     """Librdkafka gets no append times; brokers round the times of a search on the append clock."""
-    data, clock = str(tmp_path / "data"), ManualClock(NOW)
+    data = str(tmp_path / "data")
     config = {
         "tidelog.append.time.granularity.ms": "1000",
         "message.timestamp.type": "LogAppendTime",
         "tidelog.lookup.clock": lookup_clock,
         "retention.ms": "-1",
     }
-    with tidelog.open(data, writable=True, env=Env(clock=clock)) as log:
-        log.create_topic("stamped", config=config)
-        for number in range(20):
-            log.append("stamped", [NewRecord(value=b"%d" % number)])
-            clock.advance(330)
+    append_every(330, 20, data, "stamped", config)
     with (
         tidelog.open(data) as log,
         tidelog.broker(data, settings={"log.initial.task.delay.ms": "3600000"}) as broker,
@@ -229,17 +234,13 @@ def test_a_query_of_rounded_append_times_reads_from_brokers_the_rows_of_the_dire
     tmp_path: Path, timestamp_type: str
 ) -> None:
     """Brokers subtract the step from the time of a search, also from the end of a range."""
-    data, clock = str(tmp_path / "data"), ManualClock(NOW)
+    data = str(tmp_path / "data")
     config = {
         "tidelog.append.time.granularity.ms": "1000",
         "message.timestamp.type": timestamp_type,
         "retention.ms": "-1",
     }
-    with tidelog.open(data, writable=True, env=Env(clock=clock)) as log:
-        log.create_topic("rounded", config=config)
-        for number in range(20):
-            log.append("rounded", [NewRecord(value=b"%d" % number)])
-            clock.advance(330)
+    append_every(330, 20, data, "rounded", config)
 
     def offsets(source: dict[str, str], start: int, end: int) -> list[int | None]:
         given = source | {
@@ -265,12 +266,8 @@ def test_a_query_of_rounded_append_times_reads_from_brokers_the_rows_of_the_dire
 
 def test_a_query_filters_rows_of_brokers_by_append_time(tmp_path: Path) -> None:
     """Spark doesn't apply such a filter again, because limits on times implement it exactly."""
-    data, clock = str(tmp_path / "data"), ManualClock(NOW)
-    with tidelog.open(data, writable=True, env=Env(clock=clock)) as log:
-        log.create_topic("filtered", config={"retention.ms": "-1"})
-        for number in range(10):
-            log.append("filtered", [NewRecord(value=b"%d" % number)])
-            clock.advance(10)
+    data = str(tmp_path / "data")
+    append_every(10, 10, data, "filtered", {"retention.ms": "-1"})
     with tidelog.broker(data, settings={"log.initial.task.delay.ms": "3600000"}) as broker:
         given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "filtered"}
         for start, end, expected in (
