@@ -83,8 +83,8 @@ def _message(body: bytes) -> Message:
 
 CONTROL_VERSION: Final = 1
 
-# The error classes whose constructor takes more than a text. For each of these classes: the names
-# of the attributes that hold the constructor's arguments, in order. "" stands for the text.
+# For each error class whose constructor takes more than a text: the names of the attributes that
+# hold the constructor's arguments, in order. "" stands for the text.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),

@@ -97,7 +97,7 @@ class FolderBlocks:
         try:
             data = self._read(file_name)
         except OSError:
-            return None  # an unreadable cache is treated as empty
+            return None  # an unreadable file counts as missing
         block = None if data is None else decode_block(data, name)
         with self._lock:
             if block is None:
@@ -242,8 +242,8 @@ class BlockReader:
             fetch: `fetch(position, size)` returns exactly `size` bytes by one request.
             block_bytes: Size of a block; the last block may be shorter.
             run_max: Maximum number of blocks in one request.
-            reads_ahead: Whether to read ahead. If true, each request that begins at the end of the
-                previous request has twice as many blocks, up to `run_max`.
+            reads_ahead: Whether to read ahead. If true, each request that begins where the previous
+                request ended has twice as many blocks as that request, up to `run_max`.
         """
         self.size_bytes = size_bytes
         self._cache = cache

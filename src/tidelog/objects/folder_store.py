@@ -72,7 +72,10 @@ class FolderStore(TwoRequestStore):
         return ObjectInfo(key, meta.size, etag, meta.mtime_ms)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return `size` bytes from `start`, fewer only at the object's end; all bytes for None."""
+        """Return `size` bytes from `start`; fewer only at the object's end.
+
+        If `size` is None, return all bytes from `start` on.
+        """
         with self._typed("read", key):
             file = self._fs.open(self._path(key))
             try:

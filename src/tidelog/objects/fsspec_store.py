@@ -95,7 +95,10 @@ class FsspecStore(TwoRequestStore):
         return self._info(facts) if facts["type"] == "file" else None
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return `size` bytes from `start`, fewer only at the object's end; all bytes for None."""
+        """Return `size` bytes from `start`; fewer only at the object's end.
+
+        If `size` is None, return all bytes from `start` on.
+        """
         end = None if size is None else start + size
         with self._typed("read", key):
             return bytes(self._fs.cat_file(self._path(key), start=start, end=end))

@@ -134,7 +134,7 @@ def _profile_of_environment() -> str | None:
 
 
 def _has_plain_endpoint(options: Mapping[str, str]) -> bool:
-    """Return whether an endpoint is an http:// URL, so that connections must not use TLS.
+    """Return whether an endpoint is an http:// URL, which needs connections without TLS.
 
     Endpoints come from the options or, if the options have no endpoint, from the environment.
     """
@@ -266,7 +266,7 @@ class ObstoreStore:
 
     @contextmanager
     def _typed(self, operation: str, key: str) -> Iterator[None]:
-        """Convert errors of the `with` block: FileNotFoundError (no object) or StorageFailure."""
+        """Convert errors of the `with` block to FileNotFoundError (no object) or StorageFailure."""
         import obstore.exceptions as failures
 
         try:
@@ -320,7 +320,10 @@ class ObstoreStore:
             return memoryview(response.bytes()), self._info(meta, key)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return `size` bytes from `start`, fewer only at the object's end; all bytes for None."""
+        """Return `size` bytes from `start`; fewer only at the object's end.
+
+        If `size` is None, return all bytes from `start` on.
+        """
         if start == 0 and size is None:
             return bytes(self._get(key)[0])
         if size == 0:

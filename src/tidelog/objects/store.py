@@ -61,7 +61,9 @@ class ObjectStore(Protocol):
         ...
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return `size` bytes from `start`, fewer only at the object's end; all bytes for None.
+        """Return `size` bytes from `start`; fewer only at the object's end.
+
+        If `size` is None, return all bytes from `start` on.
 
         Raises:
             FileNotFoundError: There is no such object.

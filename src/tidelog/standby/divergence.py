@@ -121,7 +121,8 @@ def _going(copies: Sequence[Copy]) -> list[Copy]:
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
     """Remember that the leader refused a partition.
 
-    The failure becomes the copy's `problem` if it is permanent, or the last of too many in a row.
+    The failure becomes the copy's `problem` if it is permanent, or if too many failures followed
+    one another.
     """
     if failure is None:
         failure = ClusterFailure(str(copy.name), what, "the leader's response lacks the partition")
@@ -279,7 +280,7 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
 
 
 def _sound(copy: Copy, data: PartitionData) -> Batch | None:
-    """Return a response's first batch, None without a batch; raises CorruptBatch for damage."""
+    """Return a response's first batch, None if there is none; raises CorruptBatch if damaged."""
     theirs, _ = first_two(memoryview(data.batches))
     if theirs is None and len(data.batches):
         raise CorruptBatch(f"{copy.name}: the leader sent {len(data.batches)} bytes and no batch")

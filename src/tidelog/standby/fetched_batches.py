@@ -62,7 +62,7 @@ def ends_before(
 
     The value for each producer is the offset at which its next transaction begins. Records from
     this offset on may already have been copied as part of the ended transaction. The value
-    ANY_OFFSET means that the standby has no record of the producer's next transaction.
+    ANY_OFFSET means that nothing of the producer's next transaction has been copied yet.
 
     Args:
         batches: The leader's next batches.
@@ -141,7 +141,7 @@ def fetch_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
     """Fetch the leader's list of aborted transactions from a position on.
 
     The result is None if the leader returns no records at the position for isolation level
-    READ_COMMITTED. The leader returns none if a transaction that began before the position is still
+    READ_COMMITTED. It returns no records if a transaction that began before the position is still
     open.
 
     Raises:

@@ -130,7 +130,7 @@ class Copy:
 
     @property
     def reason(self) -> str | None:
-        """Text of `problem` without the partition's name at its beginning; None without one."""
+        """Text of `problem` without the partition's name before it; None if there is no problem."""
         return None if self.problem is None else str(self.problem).removeprefix(f"{self.name}: ")
 
     def led_by(self, led: LeaderPartition) -> None:
@@ -229,8 +229,8 @@ class Copy:
     ) -> int | None:
         """Return the offset from which the epochs of the leader's log and of the local log differ.
 
-        The result is None if the epochs agree. Epochs alone prove nothing, so `check_copies`
-        compares records before it truncates.
+        The result is None if the epochs agree. If they differ, `check_copies` compares records, as
+        far as possible, before it truncates.
 
         Args:
             leader: The leader's end of each epoch in `own_epochs`.

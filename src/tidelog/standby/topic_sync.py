@@ -216,7 +216,8 @@ def _sync_settings(
         directory.alter_config(here.name, changes)
 
 
-# Protocol types of groups whose offsets are copied; share groups store their offsets elsewhere.
+# Protocol types of groups whose offsets are copied: consumers, and groups without members that only
+# have committed offsets. Share groups store their offsets elsewhere.
 _PROTOCOL: Final = ("consumer", "")
 
 _MANY_GROUPS: Final = 8

@@ -204,9 +204,9 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
     """Drop the marks of deleted topics, durably.
 
-    Otherwise writers would skip these versions in a later topic of the same name, although that
-    topic does not have the versions' records. A file that can't be decoded is not changed and
-    causes no error here; the next call of `note` raises the error.
+    Otherwise writers would skip the versions of these marks in a later topic of the same name,
+    although that topic does not have the versions' records. A file that can't be decoded is not
+    changed and causes no error here; the next call of `note` raises the error.
 
     Raises:
         OSError: The disk failed.

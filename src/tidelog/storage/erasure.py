@@ -779,9 +779,9 @@ def purge_tier(
         log_dir: Log directory, open for writing. During the call, no other job may move the
             partition's segments to the tier.
         name: The partition.
-        hits: Offsets of records to remove, by the base offset of their segment. If local segments
-            are among them, the tier's copies of the first such segment and of all later segments
-            are dropped.
+        hits: Offsets of records to remove, by the base offset of their segment. If some of these
+            segments are local, the tier's copies of the first of them and of all later segments are
+            dropped.
 
     Raises:
         CorruptData: A batch or object is damaged; the error has its path. Earlier segments were
@@ -800,7 +800,9 @@ def purge_tier(
 
 
 def _first_dropped(log: "LogView", hits: Mapping[int, Set[int]]) -> int | None:
-    """Return the offset from which the tier's copies of local segments are dropped, None for none.
+    """Return the offset from which the tier's copies of local segments are dropped.
+
+    Returns None if no copies are dropped.
 
     The log start may lie within the first local segment, and local segments below the log start
     have no copies.

@@ -176,8 +176,8 @@ class CheckedPartition:
         recorded: End of the log according to the data directory's checkpoints.
         log_start: Log start offset in the data directory's checkpoint, 0 if the checkpoint has no
             line for the partition.
-        is_refused: True if the partition can't be opened for writing because of damage. A refused
-            open truncates nothing.
+        is_refused: True if damage prevents opening the partition for writing. A failed
+            attempt to open it truncates nothing.
     """
 
     fs: FileSystem

@@ -144,7 +144,7 @@ def _damage(
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """The original bytes of a damaged change, which the checksum proves.
+    """A correction of a damaged change; the checksum proves that it restores the original bytes.
 
     Attributes:
         text: What is wrong, and what would be right.
@@ -160,7 +160,7 @@ class _Right:
 
 
 def _find_right(data: bytes, at: int, end: int) -> _Right | None:
-    """Return the original of the damaged change in bytes [at, end); None if it can't be proven."""
+    """Return the correction of the damaged change in bytes [at, end); None if none is proven."""
     if end - at < HEADER_SIZE:
         return None
     size, magic = RecordBatch(data, at).size_bytes, data[at + MAGIC_AT]
@@ -193,7 +193,7 @@ def _with_length(data: bytes, at: int, end: int) -> _Right | None:
 def _proven(
     data: bytes, at: int, size: int, position: int, right: bytes, text: str
 ) -> _Right | None:
-    """Return the original if `right` at `position` makes the checksum match; else None."""
+    """Return the correction if `right` at `position` makes the checksum match; else None."""
     fixed = bytearray(data[at : at + size])
     fixed[position - at : position - at + len(right)] = right
     batch = batch_at(bytes(fixed), 0)

@@ -387,7 +387,10 @@ class PartitionCheck:
         yield from self._lost_before(facts.next_offset, end)
 
     def _lost_before(self, start: int, end: int) -> Iterator[Finding]:
-        """Yield a finding on the missing offsets [start, end), unless they may be cleaned."""
+        """Yield a finding on the missing offsets [start, end).
+
+        Yields none if compaction may have removed their records.
+        """
         partition = self.partition
         if not was_never_cleaned(
             partition.fs, partition.directory, partition.config, partition.name

@@ -71,7 +71,8 @@ class Parting:
         base_offset: Base offset of the file's segment.
         start: Position of the damage.
         end: Position after the damage: the position of the next sound batch, or the end of the
-            file. It equals `start` if records are missing at the file's end; then no bytes move.
+            file. It equals `start` if records are missing at the file's end; in this case, no bytes
+            move.
         next_offset: First offset that may be lost: the offset after the last batch before the
             damage.
         resumes_at: Offset at which the log continues, in a new segment.
@@ -195,7 +196,7 @@ def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -
 
 
 def _end_times(times: AppendTimes, context: SegmentContext, parting: Parting) -> None:
-    """End a segment's append times after its sound part. The end row names the last batch."""
+    """Truncate append times to a segment's sound part; add an end row that names its last batch."""
     last, file = None, context.pool.get(parting.path)
     for _, batch in walk_file(file, parting.path, 0, parting.start):
         last = batch

@@ -52,8 +52,8 @@ class IndexRules:
 
     Attributes:
         interval_bytes: `index.interval.bytes`, None if the topic's settings are unknown.
-        was_clean: True if the log was closed cleanly. No index then has preallocated bytes at its
-            end.
+        was_clean: True if the log was closed cleanly. In this case, no index has preallocated bytes
+            at its end.
     """
 
     interval_bytes: int | None = None

@@ -231,7 +231,7 @@ class AppendTimes:
 
     @property
     def is_open(self) -> bool:
-        """Whether the last row has a known time; then the row's run has no end yet."""
+        """Whether the last row has a known time, so that its run has no end yet."""
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 
     def ends_at(self, offset: int) -> bool:
@@ -307,7 +307,7 @@ class AppendTimes:
     def truncate_to(self, offset: int) -> int:
         """Drop rows from `offset` on; return the size in bytes to truncate the file to.
 
-        If the last remaining row has a known time, its run again has no end. The truncation must be
+        If the last remaining row has a known time, `is_open` is true again. The truncation must be
         durable before records are appended to the log. Otherwise rows of removed records could be
         mistaken for rows of new records.
         """

@@ -258,7 +258,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return total
 
     def encode(self) -> bytes:
-        """Encode the section of a zone map.
+        """Encode the histograms as a section of a zone map.
 
         Spans are in ascending order. For each bucket, the difference from the previous bucket
         number is stored.

@@ -103,7 +103,7 @@ def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Lon
     try:
         data = files.read_file(env.files, f"{job.directory}/{name}", limit=limit)
     except MissingFile:
-        raise  # the manifest of the tier lists this object
+        raise  # the tier's manifest lists this object, so the object is lost
     except FileNotFoundError:
         data = b""
     is_whole = source.append_end >= source.end_offset
@@ -376,8 +376,8 @@ def write_group(piece: Piece, opened: OpenedBatches, plan: "Longs", lost: "Bytes
 
     Args:
         piece: The batches as they are in the source segment.
-        opened: The same batches; in `opened`, batches that the plan filters have uncompressed
-            bodies.
+        opened: The same batches; a batch whose action in the plan is FILTER has an uncompressed
+            body.
         plan: A plan of `kernels.rewrite`.
         lost: One bit for each record; the bit is set if the record is superseded.
 

@@ -327,8 +327,9 @@ def _horizons(
 def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGroup]:
     """Return the groups in the order of their swaps, so that no crash lets a deleted key reappear.
 
-    If offsets decide, a tombstone deletes only earlier records. So the oldest group is swapped in
-    first, and the tombstone is removed after the records that it deletes.
+    If offsets decide which record of a key stays, a tombstone deletes only earlier records. So the
+    oldest group is swapped in first, and the tombstone is removed after the records that it
+    deletes.
 
     If versions decide, a tombstone may also delete later, mapped records. So the newest mapped
     group is swapped in first, and the groups before the mapped records are swapped in last. The

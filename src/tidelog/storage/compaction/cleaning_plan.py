@@ -635,8 +635,6 @@ class Preview:
     """Forecast of the next cleaning, with the statistics of the segments.
 
     Attributes:
-        decision: The cleanable part, and whether a cleaning is due, both according to `eligibility`
-            with the settings that `Scheduler.limits` returns.
         plan: The expected cleaning, with a decision for each segment.
         generations: Statistics of the segments.
         has_versions: Whether a timestamp or header decides which record of a key stays. The plan's
@@ -654,7 +652,7 @@ class Preview:
 
 
 def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
-    """Forecast what a compaction would do now if it was not requested.
+    """Forecast the compaction that would run now without a request.
 
     With brute force, the forecast is a full pass if a cleaning is due, and no change otherwise.
 

@@ -61,7 +61,7 @@ class CompactionRules:
             cleaned.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
         verify_keys: Whether the offset map also stores the keys, to distinguish different keys with
-            equal hashes. Half of the map's memory is then for keys.
+            equal hashes. If True, half of the map's memory is for keys.
         dedupe_buffer_bytes: Memory of the offset map, keys included.
         load_factor: Maximum fraction of the map's slots that is used; 0.9 or less.
         index_interval_bytes: The topic's `index.interval.bytes`.

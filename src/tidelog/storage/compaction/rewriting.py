@@ -282,7 +282,10 @@ class SourcePass:
         return self._counts
 
     def _end_of_cleaned(self) -> int:
-        """For a source without a mapped run, return the end of the part that was cleaned before."""
+        """Return the end of the source's part that an earlier cleaning has cleaned.
+
+        The source must not have a mapped run.
+        """
         source, map_from = self._source, self._cleaning.job.map_from
         if source.end_offset <= map_from:
             return source.size_bytes

@@ -68,10 +68,10 @@ Settings: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
 class ClusterState(NamedTuple):
-    """Contents of the cluster file.
+    """Contents of the cluster file, and the quotas, which the metadata log stores.
 
     Attributes:
-        quotas: For each entity, quotas by Kafka's names; not stored in the file.
+        quotas: For each entity, quotas by Kafka's names.
         settings: For each broker's number or `ALL_BROKERS`, texts of settings by Kafka's names.
         groups: For each group, texts of settings by Kafka's names.
         topic_defaults: Default values of topic settings, as the directory's last broker used them
@@ -195,7 +195,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return a directory's `stored_defaults`; if the file is invalid, report it and return none.
+    """Return a directory's `stored_defaults`; for an invalid file, report it and return none.
 
     Without stored defaults, a topic without an age limit of its own keeps records of any age.
 
@@ -355,7 +355,7 @@ def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = No
     Args:
         env: Files and randomness.
         directory: Directory of topics.
-        is_new: True if the directory had no topics. No log then contains a producer id.
+        is_new: True if the directory had no topics. In this case, no log has a producer id.
         first: First id after the last reserved block; None to read it from the file.
 
     Raises:

@@ -148,7 +148,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         InvalidRequest: The source's name is invalid, or the first rows of the source differ from
             the rows that were loaded under this name; nothing was appended.
         RefusedRecords: A rule of the topic refuses rows; nothing was appended. The error's
-            `record_errors` count the rows of the source.
+            `record_errors` have the indexes of these rows in the source.
         StorageFailure: The disk failed. If the error has taken partitions offline, reopening shows
             whether the rows were appended; otherwise nothing was appended.
         TidelogError: Another error, for example of `attach`; nothing was appended.
@@ -257,7 +257,8 @@ class _Stage:
         if (facts.has_null_key and self._config.is_compacted) or not all(
             rules.is_allowed(ms, now_ms) for ms in bounds
         ):
-            check_records(rules.where, self._config, records, self._codec, now_ms)  # names the rows
+            # The error names the rows.
+            check_records(rules.where, self._config, records, self._codec, now_ms)
         batches = build_batches(records, self._codec, self._batch_bytes, now_ms, level=self._level)
         writer = self._writer(partition)
         with typed_failures(self._log_dir.path, "stage"):

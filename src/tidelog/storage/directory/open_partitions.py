@@ -286,7 +286,7 @@ class OpenPartitions:
         return f"{self._context.path}/{files.partition_dir_name(name)}"
 
     def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
-        """Return whether appends certainly left a partition's offsets without gaps.
+        """Return whether it is certain that appends left no gap in a partition's offsets.
 
         This is not certain for appends of other programs, and for copies of a leader's log that has
         gaps.
@@ -335,7 +335,7 @@ class OpenPartitions:
             try:
                 commit = commits.read_commit(self._fs, path)
             except FileNotFoundError:
-                continue  # completed after the listing, so it is a commit of other partitions
+                continue  # another thread completed it: it changes only other partitions
             if own not in commit.directories:
                 continue
             others = (files.parse_partition_dir(each) for each in commit.directories if each != own)

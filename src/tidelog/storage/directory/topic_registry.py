@@ -10,8 +10,8 @@ class, only `give_ids` writes files.
 A topic exists if the file or a partition directory has its name. A topic that the file does not
 list (Kafka wrote its directories) gets the default settings and is called foreign. Kafka uses the
 topic ids in the `partition.metadata` of the partition directories. These ids take precedence over a
-topic's id in the file: if all ids of the topic's directories differ from the file's id, tidelog
-uses the first id of a directory.
+topic's id in the file: if the topic's directories have ids, but none of them is the id in the file,
+tidelog uses the id of the topic's first directory that has one.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
@@ -787,9 +787,9 @@ def unknown_topic(name: str, existing: Iterable[str]) -> UnknownTopic:
 def absent_numbers(info: TopicInfo) -> list[int]:
     """Return the numbers of partitions that the topics file lists without a directory, ascending.
 
-    Returns none for a foreign topic, of which a directory may have only some partitions. Also
-    returns none if there are more than `PARTITION_COUNT_LIMIT` partitions: a stray directory can
-    have any number, and `TopicInfo.partitions` counts it.
+    Returns no numbers for a foreign topic, of which a directory may have only some partitions. Also
+    returns no numbers if there are more than `PARTITION_COUNT_LIMIT` partitions: a stray directory
+    can have any number, and `TopicInfo.partitions` counts it.
     """
     if info.foreign or not len(info.present) < info.partitions <= PARTITION_COUNT_LIMIT:
         return []

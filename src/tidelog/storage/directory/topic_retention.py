@@ -84,10 +84,10 @@ class SegmentStory:
         end_offset: End of the segment's offsets, exclusive.
         size_bytes: Size of the segment's log file.
         offsets: Number of the segment's offsets from the log start on.
-        removed: Number of `offsets` whose records compaction has removed; 0 if the segment was not
-            compacted, None if unknown.
-        records: Number of `offsets` that have a record; None if unknown.
-        markers: Number of `offsets` that have a transaction marker; 0 if unknown.
+        removed: Number of these offsets whose records compaction has removed; 0 if the segment was
+            not compacted, None if unknown.
+        records: Number of these offsets that have a record; None if unknown.
+        markers: Number of these offsets that have a transaction marker; 0 if unknown.
         reason: Why the segment was rolled; OPEN if it is active, UNKNOWN if there is no note on the
             roll.
         roll_ms: When the segment was rolled, in ms by the wall clock; None if unknown.
@@ -103,8 +103,9 @@ class SegmentStory:
             `keeping` does not start at a record's time, or if the record can't be read.
         kafka: How long the policy `record`, which is Kafka's rule, would keep the segment.
         due: Rule by which the next retention deletes the segment; None if the segment stays.
-        size_room_bytes: Bytes by which the log has to grow, after the roll of an active segment,
-            until retention by size deletes the segment; None if the topic has no size limit.
+        size_room_bytes: Bytes by which the log has to grow until retention by size deletes the
+            segment; for an active segment, only growth after its roll counts. None if the topic has
+            no size limit.
         lost: Lost offsets between the segment's last batch and `end_offset`; None if no record was
             lost there.
     """
@@ -156,7 +157,7 @@ class NextDeletion:
     Attributes:
         partition: The partition.
         segments: Number of segments that are not due now and have offsets from the log start on;
-            the next one is the oldest.
+            the oldest of them is deleted next.
         first_offset: First offset of the segment that can be read.
         end_offset: End of the segment's offsets, exclusive.
         is_active: Whether the segment takes appends.
@@ -241,7 +242,8 @@ def _next_part(
 def until_shown_ms(until_ms: int) -> int:
     """Return the time to show for the last ms at which a segment is kept.
 
-    The last ms of a second becomes the next second, the first ms at which the segment is not kept.
+    The last ms of a second is shown as the beginning of the next second, when the segment is no
+    longer kept.
     """
     return until_ms + 1 if until_ms % 1000 == 999 else until_ms
 
@@ -428,7 +430,7 @@ class _Explanation:
         )
 
     def next(self) -> NextDeletion | None:
-        """Return the oldest segment with readable offsets that is not due now, None without one."""
+        """Return the oldest segment with readable offsets that is not due now; None if none is."""
         first, start = len(self.plan()), self._log.log_start_offset
         stays = [
             slot
@@ -655,7 +657,7 @@ def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
     for name in log_dir.partitions(topic):
         if dry_run:
             if name.partition not in present:
-                continue  # a directory that is open for writing would create the partition's one
+                continue  # if open for writing, `reader` would create the missing directory
             reader = log_dir.reader(topic, name.partition)
             due += _named(name, reader.segments, due_deletions(reader, config))
             continue

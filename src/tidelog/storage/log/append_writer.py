@@ -256,7 +256,7 @@ class AppendWriter(LogPart):
 
         Returns:
             None if the other steps have to run. If the log already has the batch, the append's
-            result; then the caller must not run the other steps.
+            result; in this case, the caller must not run the other steps.
 
         Raises:
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:

@@ -345,8 +345,8 @@ class Log(LogAccess):
         Args:
             data: As in `append_batches`.
             terms: As in `append_batches`.
-            moment: Clock reading that is shared by appends made together. None reads the clock for
-                this append alone.
+            moment: Clock reading that is shared by appends made together. If it is None, the clock
+                is read for this append alone.
 
         Raises:
             TidelogError, LongCheck: As in `append_batches`, except the errors of the producer's

@@ -358,7 +358,7 @@ class _Loading:
             return
         rebuilt = dict(zip(suffixes, segment.rebuild_indexes(), strict=True))
         if segment.hides_records:
-            return  # the rebuilt index ends at the damaged batch: a file of it would look complete
+            return  # the rebuilt index ends at the damaged batch; its file would look complete
         for suffix in missing:
             self._restore(base, suffix, rebuilt[suffix].encoded)
         zone_map_files.renew_sums(self._context, base, missing)

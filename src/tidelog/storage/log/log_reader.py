@@ -164,7 +164,10 @@ class LogView(ABC):
 
     @property
     def tier(self) -> "TierView | None":
-        """The partition's tier from `tidelog-tier.json`; None without this file or tier access."""
+        """The partition's tier from `tidelog-tier.json`.
+
+        None if there is no such file, or no access to tiers.
+        """
         return self._list.tier.view
 
     @property
@@ -283,7 +286,7 @@ class LogView(ABC):
             clock: Whether `timestamp_ms` is compared with record timestamps or with append times.
             may_block: Whether the search may wait for a disk, or take long.
             steps_over_losses: Whether lost offsets are skipped instead of raising OffsetsGone.
-            search: Search to use; None uses the view's own search. A thread that does not own the
+            search: Search to use; the view's own search if None. A thread that does not own the
                 view must pass a search that `new_search` has created.
 
         Raises:
@@ -504,7 +507,7 @@ class LogReader(LogView):
         Args:
             context: Shared state of the partition's segments.
             log_start_offset: Log start in the directory's checkpoint, 0 if it has none.
-            tiers: Reads segments in the tier; None shows local files only.
+            tiers: Reads segments in the tier; if None, only local files are shown.
 
         Raises:
             CorruptFile, UnsupportedVersion: `tidelog-tier.json` is damaged or was written by a
@@ -519,8 +522,8 @@ class LogReader(LogView):
         """Read the current state from disk; see `SegmentList.refresh`.
 
         Args:
-            log_start_offset: Log start that the directory's checkpoint has now; None keeps the
-                known log start.
+            log_start_offset: Log start that the directory's checkpoint has now; if None, the known
+                log start stays.
         """
         if log_start_offset is not None:
             self._list.checkpointed_start = log_start_offset

@@ -338,7 +338,7 @@ def rebuild_txn_index(
         segment: A local segment.
         earlier: All segments before `segment`, ascending.
         end: Offset at which to stop. The first batch whose last offset is at or above `end`, and
-            all later batches, are ignored. None includes all batches.
+            all later batches, are ignored. If None, all batches are included.
 
     Raises:
         CorruptData: A needed batch is only in the tier, or a batch is damaged (even a batch outside

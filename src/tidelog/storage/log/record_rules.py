@@ -191,8 +191,8 @@ class BatchRefusals:
         self._errors: list[RecordError] = []
         self._count = 0
         self._has_time_error = False
-        self._times_ms: tuple[int, ...] = ()  # times that the first reason states
-        self._limits: dict[bool, TimeLimit] = {}  # by whether the create times are before now
+        self._times_ms: tuple[int, ...] = ()  # times in the first listed reason
+        self._limits: dict[bool, TimeLimit] = {}  # by `is_early` of `time_limit`
 
     def __bool__(self) -> bool:
         """Return whether any record was refused."""

@@ -248,9 +248,10 @@ def _states_before(
     first: int,
     tier_segments: Callable[[int], Sequence[Segment]],
 ) -> tuple[ProducerStates, CorruptData | None]:
-    """Return the producers' states before the segment `bases[first]`, and None.
+    """Return the producers' states before the segment `bases[first]`, and an error or None.
 
-    If these states are unknown, return empty states and the reason.
+    None means that the states are known. Otherwise the states are empty, and the error is the
+    reason.
     """
     states = ProducerStates()
     if not bases:

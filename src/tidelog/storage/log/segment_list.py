@@ -95,8 +95,8 @@ class SegmentList:
         self._named: list[int] = []
         self._stamp: files.FolderStamp | None = None
         self._transaction_start: int | None = None
-        # Segments for which `producer_states` was called last, and the aborted transactions whose
-        # markers it has read.
+        # Segments at the last call of `producer_states`, and the aborted transactions whose markers
+        # this call has read.
         self._replayed: tuple[Sequence[Segment], list[AbortedTxn]] | None = None
 
     def finished(self) -> list[ClosedSegment]:
@@ -146,7 +146,7 @@ class SegmentList:
 
         Args:
             local: All local segments, the active one last.
-            checkpointed_start: New log start; None leaves the log start unchanged.
+            checkpointed_start: New log start; if None, the log start is unchanged.
         """
         if checkpointed_start is not None:
             self.checkpointed_start = checkpointed_start
@@ -352,7 +352,7 @@ class SegmentList:
         # the transaction.
         found = {entry.last_offset: entry for entry in (*rebuilt.entries, *kept)}
         if not is_torn and len(found) == len(kept):
-            return known  # no entry is missing: the producer had no open transaction
+            return known  # no entry is missing: the other markers ended no transaction
         if is_torn:
             problem = "the last entry has no abort marker"
         else:

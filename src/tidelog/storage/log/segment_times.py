@@ -351,8 +351,8 @@ def unknown_appends(log: LogView, segment: Segment, start: int, end: int) -> lis
     """Return ranges of a segment's offsets in [start, end) whose append time is unknown.
 
     If the segment has a zone map and the map shows missing records, each range begins and ends at a
-    batch. Ranges without a batch are then left out, because compaction removed their records.
-    Otherwise, ranges may contain offsets without a record.
+    batch. In this case, ranges without a batch are left out, because compaction removed their
+    records. Otherwise, ranges may contain offsets without a record.
     """
     spans = log.append_times_of(segment).unknown_in(start, end)
     zones = segment.zones if spans else None

@@ -103,7 +103,7 @@ class TailSegment(Segment):
 
     @property
     def has_known_end(self) -> bool:
-        """Whether the segment is known to reach `end_offset`; reads must then not stop earlier."""
+        """Whether the segment is known to reach `end_offset`; if so, reads must reach it, too."""
         return self.damage is not None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:

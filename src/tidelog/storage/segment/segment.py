@@ -195,8 +195,8 @@ class Segment(ABC):
         end_offset: End of the segment's offsets, exclusive: the next segment's base offset or the
             log end.
         is_active: Whether this is the log's last segment, which may grow and must not be mapped.
-        takes_appends: True if this process writes the segment. No other process then truncates the
-            segment's files.
+        takes_appends: True if this process writes the segment. If so, no other process truncates
+            the segment's files.
         is_tiered: Whether only the tier has the segment. A tiered segment is finished and never
             changes.
         lost_at_end: Lost offsets between the tier's last segment and the first local file, which
@@ -239,7 +239,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def has_known_end(self) -> bool:
-        """Whether the segment is known to reach `end_offset`; reads must then not stop earlier."""
+        """Whether the segment is known to reach `end_offset`; if so, reads must reach it, too."""
 
     @property
     @abstractmethod

@@ -250,7 +250,7 @@ def ensure_sum(segment: Segment, position: int, batch: Batch) -> None:
 def _has_gaps(part: LogSlice, next_offset: int) -> bool:
     """Return whether offsets from `next_offset` on are missing before or inside a slice's batches.
 
-    The batches are sound.
+    The caller has checked that the batches are sound.
     """
     for _, batch in part.batches():
         if not is_gapless(batch, next_offset):

@@ -215,7 +215,7 @@ def build(
     if old is not None:
         siblings |= _kept_sums(segment, old, siblings, renewed)
     if by_kernels is None:
-        # Both ways of building give the same map, so this only affects the duration.
+        # Both ways of building give the same map, so the choice affects only the duration.
         is_loaded = "numba" in sys.modules
         by_kernels = segment.size_bytes > (LOADED_BYTES if is_loaded else UNLOADED_BYTES)
     built = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None

@@ -135,9 +135,9 @@ class LogTier:
 
     @property
     def end_offset(self) -> int:
-        """End of the tier's segments, exclusive; the log start if there is none, or if higher.
+        """End of the tier's segments, exclusive, or the log start if that is higher.
 
-        Returns 0 if the log has no tier.
+        This is the log start if the tier has no segments, and 0 if the log has no tier.
         """
         return 0 if self.view is None else self.view.end_offset
 

@@ -303,7 +303,10 @@ class Manifest:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last segment; the log start if there is none, or if it is higher."""
+        """Offset after the last segment, or the log start if that is higher.
+
+        This is the log start if there is no segment.
+        """
         end = self.segments[-1].end_offset if self.segments else 0
         return max(end, self.log_start_offset)
 
@@ -377,7 +380,7 @@ class Manifest:
         would show that these offsets are lost.
 
         Args:
-            offset: The new log start; a lower one than the current log start changes nothing.
+            offset: The new log start; an offset below the current log start changes nothing.
             local_start: First local offset.
             now_ms: Start of the grace period of the deleted segments.
         """

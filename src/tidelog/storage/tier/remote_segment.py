@@ -234,7 +234,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions.
+        """Aborted transactions whose markers are in the segment.
 
         Raises:
             CorruptFile: The object in the store is not the object that was uploaded.

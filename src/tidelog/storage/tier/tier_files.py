@@ -119,7 +119,7 @@ class TierOptions:
 
     Attributes:
         store: Options of stores, without the prefix `store.`; see docs/objects.md.
-        cache_dir: Folder for cached blocks; None keeps them in memory only.
+        cache_dir: Folder for cached blocks; if None, they are cached in memory only.
         cache_bytes: Maximum size of the folder in bytes.
         memory_bytes: Maximum size of the cache in memory, in bytes.
         open_store: Function that opens a store; tests replace it.

@@ -339,7 +339,7 @@ def note_partitions(
     """Before partitions are deleted, add their folders to the list of deleted folders.
 
     A partition whose tier record can't be read is skipped, and its folder is not removed, because
-    the record names the folder.
+    only the record names the folder.
 
     Args:
         fs: File system of the directory.
@@ -401,7 +401,10 @@ class TierView:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the tier's last segment; the log start if there is none, or if higher."""
+        """Offset after the tier's last segment, or the log start if that is higher.
+
+        This is the log start if the tier has no segments.
+        """
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:
@@ -419,8 +422,8 @@ class TierView:
     def segments(self, below: int | None) -> list[RemoteSegment]:
         """Return segments that only the tier has, oldest first.
 
-        A segment has the offsets between its end and the next segment, or the first local file, as
-        `lost_at_end` if these offsets are provably lost.
+        If the offsets from a segment's end to the next segment, or to the first local file, are
+        provably lost, the segment has them as `lost_at_end`.
 
         Args:
             below: First local offset; None if the log has no local files.

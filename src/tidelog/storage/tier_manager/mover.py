@@ -241,7 +241,7 @@ class MoveOptions:
     """Options of a tier run.
 
     Attributes:
-        url: URL of the store; None uses the topic's `tidelog.tier.url`.
+        url: URL of the store; the topic's `tidelog.tier.url` if None.
         grace_ms: Time in ms for which the objects of segments that left the manifest are kept for
             readers with older plans.
         takes_over: Whether to continue a tier that another directory, or a copy of this one, has
@@ -461,7 +461,8 @@ class Mover:
     def _lost_behind_tier(self) -> LostOffsets | None:
         """Return the lost offsets between the tier's end and the first local file, if any.
 
-        Segments after them are not copied, as after lost offsets between two local segments.
+        Segments after these offsets are not copied; neither are segments after lost offsets between
+        two local segments.
         """
         tiered = [segment for segment in self.log.segments if segment.is_tiered]
         return tiered[-1].lost_at_end if tiered else None
@@ -574,7 +575,8 @@ def settled_manifest(log: LogView, tier: PartitionTier, record: TierRecord) -> M
 def _without_stale(record: TierRecord, segments: Sequence[Segment], now_ms: int) -> TierRecord:
     """Return the record without rows of copied segments that another program truncated.
 
-    Without local segments, as a reader may find a partition, nothing shows a truncation.
+    If there are no local segments, nothing shows a truncation, and the record is returned
+    unchanged. A reader may find a partition in this state.
     """
     if not segments:
         return record
@@ -679,8 +681,9 @@ class TierStatus(NamedTuple):
         waiting_bytes: Size in bytes of these segments' log files.
         garbage_segments: Number of segments that left the manifest and whose objects are not
             removed yet.
-        refused: Why a run would refuse a segment to copy, because its append times are damaged or
-            lost. None if there is no such segment, or if append times were not checked.
+        refused: Text of the error with which a run would refuse to copy a segment whose append
+            times are damaged or lost. None if there is no such segment, or if append times were not
+            checked.
     """
 
     topic_partition: TopicPartition

@@ -100,8 +100,8 @@ def collect(
         log_dir: The directory, open for writing; for a dry run, it may be open for reading.
         names: Partitions; those without a tier are skipped.
         grace_ms: Age in ms. A folder of orphans is kept if one of its objects is younger.
-        dry_run: Whether to only return what would be removed; no file and no object is then written
-            or removed.
+        dry_run: Whether to only return what would be removed; if True, no file and no object is
+            written or removed.
 
     Raises:
         UnknownTopic: No such partition.
@@ -148,7 +148,7 @@ def _find_orphans(
 ) -> None:
     """Add the orphans of a partition to `collected`; remove nothing."""
     if name.partition not in log_dir.topic(name.topic).present:
-        return  # a directory that is open for writing would create the partition's directory
+        return  # if open for writing, `reader` would create the missing directory
     log = log_dir.reader(name.topic, name.partition)
     if log.tier is not None:
         record = record_of(log_dir, log, MoveOptions())
@@ -280,7 +280,7 @@ def restore(
     Args:
         log_dir: The directory, open for writing.
         name: The partition; its log must not have been opened.
-        url: URL of the store; None uses the topic's `tidelog.tier.url`.
+        url: URL of the store; the topic's `tidelog.tier.url` if None.
         takes_over: Whether to continue a manifest that another directory has written.
 
     Raises:

@@ -158,7 +158,7 @@ def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
 
 
 def writer_of(log_dir: "DirectoryAccess") -> str:
-    """Return the name of a directory in manifests: its id in `meta.properties`, else ""."""
+    """Return the id by which manifests name a directory: from `meta.properties`, "" if absent."""
     properties = read_meta_properties(log_dir.env.files, log_dir.path) or {}
     return properties.get("directory.id", "")
 

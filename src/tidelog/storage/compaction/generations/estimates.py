@@ -110,7 +110,7 @@ def live_bytes(segments: Sequence[SegmentEstimate], *, is_whole: bool = False) -
 
     Args:
         segments: All finished segments of the log, in order.
-        is_whole: Whether every key is in the sample; neighbors are then ignored.
+        is_whole: Whether every key is in the sample; if True, neighbors are ignored.
     """
     keys = sum(each.keys for each in segments)
     unit = sum(each.sampled_bytes for each in segments) / keys if keys and not is_whole else 0.0
@@ -207,7 +207,7 @@ class KeySamples:
         self._thin()
 
     def keep(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Drop samples whose offsets are in none of `ranges`, ascending pairs [start, end)."""
+        """Drop samples whose offsets are in none of `ranges`, ascending [start, end) pairs."""
         starts = [start for start, _ in ranges]
 
         def is_inside(offset: int) -> bool:

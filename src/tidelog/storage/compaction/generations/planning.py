@@ -217,7 +217,7 @@ _COPY_FLOOR: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Maximum size and number of segments.
+    """Values that limit the size and the number of segments.
 
     Attributes:
         segment_bytes: Size in bytes at which segments are rolled.

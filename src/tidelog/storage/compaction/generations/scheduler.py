@@ -615,7 +615,7 @@ class SpaceBound:
     def forecast(
         self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
     ) -> GenerationPlan:
-        """Return the plan as the forecast, because planning already checks space and tombstones."""
+        """Return the plan unchanged, because planning already checks space and tombstones."""
         return plan(decision.reason if decision.due is DueReason.LAG else "")
 
 

@@ -420,7 +420,7 @@ def read_statistics(
         fs: File system of the directory.
         directory: The partition's directory.
         cache: Contents that the lock holder has already read or written. If this call reads sound
-            contents, it adds them.
+            contents, it adds them to the cache.
 
     Raises:
         OSError: The disk failed.
