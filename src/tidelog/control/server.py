@@ -214,7 +214,7 @@ class ControlServer:
         """Remove the socket, accept no more requests, and send pending responses.
 
         Call this method before the directory's lock is released. Connections stay open until
-        `close`. The end of its connection tells a client that the directory has been released.
+        `close`. When its connection ends, a client knows that the directory has been released.
 
         Args:
             timeout_s: Approximate maximum time for clients to read their responses, in seconds.

@@ -404,7 +404,7 @@ class Copy:
         A gap in the offsets proves nothing: a transaction may extend over the gap, and compaction
         never removes the marker of a transaction that is still open in the local log. The leader's
         last stable offset is a proof if it is above the transaction's first record and above the
-        leader's log start: the transaction has then ended, with a marker below the high watermark.
+        leader's log start. If so, the transaction ended, with a marker below the high watermark.
         If the standby has all records below that high watermark and the transaction is still open,
         the marker was deleted. A last stable offset equal to the log start proves nothing about
         transactions that began before the log start.
@@ -436,12 +436,12 @@ class Copy:
         If True, the batch is not copied. A batch with a flipped bit can look like a divergence, so
         the batch alone proves nothing, and the logs are compared again. If the leader has deleted
         the offsets that could be compared, a divergence is proved in two cases:
-        - Leader epochs never decrease along a log. The leader's next record has an older epoch than
-          the last local record, and the leader confirms that this older epoch contains its next
-          record. So the leader never had the newest local epoch.
-        - A copy ends where a batch of its leader ended. The leader has a batch that extends over
-          the local end, and the leader's next batch confirms where that batch ends. So another
-          leader wrote the local records.
+        - The leader's next record has an older epoch than the last local record, and the leader
+          confirms that this older epoch contains its next record. Leader epochs never decrease
+          along a log, so the leader never had the newest local epoch.
+        - The leader has a batch that extends over the local end, and the leader's next batch
+          confirms where that batch ends. The local records end where a batch of their leader ended,
+          so another leader wrote them.
         """
         first, following = first_two(records)
         end = self.log.log_end_offset

@@ -449,8 +449,8 @@ def erase(
         key: The key's bytes.
         execute: Whether to erase. If False, only search.
         accepts_lost_times: Whether a segment is rewritten although its append times are damaged or
-            lost. The append times that can't be read are then unknown. If False, such a segment is
-            an error before any change; a search lists the segment in `lost_times`.
+            lost. If True, the append times that can't be read become unknown. If False, such a
+            segment is an error before any change; a search lists the segment in `lost_times`.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.

@@ -261,7 +261,7 @@ def read_decoded(
     try:
         return decode(read_file(fs, path, limit=limit))
     except MissingFile:
-        raise  # the tier's manifest lists the object, so the content is lost: not `missing`
+        raise  # the tier's manifest lists this object, so its content is lost
     except FileNotFoundError:
         return missing
     except CorruptFile as error:

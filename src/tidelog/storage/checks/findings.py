@@ -170,8 +170,8 @@ class CheckedPartition:
         name: Topic and partition number.
         topic_id: The topic's id, all zero if the topic has none.
         config: The topic's settings, defaults if they are unknown.
-        is_foreign: True if `TOPICS_FILE` does not list the topic or can't be read. The topic's
-            settings are then unknown, and zone maps may be missing.
+        is_foreign: True if `TOPICS_FILE` does not list the topic or can't be read. In this case,
+            the topic's settings are unknown, and zone maps may be missing.
         was_clean: Whether the data directory was closed cleanly and is not open now.
         recorded: End of the log according to the data directory's checkpoints.
         log_start: Log start offset in the data directory's checkpoint, 0 if the checkpoint has no

@@ -395,7 +395,8 @@ class LogCheck:
         """
         replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
-            replay.epochs.clear()  # formats 0 and 1 have no epoch; Kafka clears its list too
+            # Formats 0 and 1 have no epoch. Kafka also clears its list of epochs at such a batch.
+            replay.epochs.clear()
             replay.leader_epoch = epoch
             return
         if epoch < NO_LEADER_EPOCH:

@@ -90,7 +90,7 @@ def _save_recovery_point(check: DirectoryCheck, name: TopicPartition, offset: in
     try:
         points = text_files.read_offset_checkpoint(check.fs, path)
     except CorruptFile:
-        points = {}  # partitions without a point are recovered from their start
+        points = {}  # partitions without a recovery point are recovered from their start
     points[name] = max(points.get(name, 0), offset)
     text_files.write_offset_checkpoint(check.fs, path, dict(sorted(points.items())))
 
@@ -150,7 +150,7 @@ class PartitionRepair:
         elif suffix in log_files.INDEX_SUFFIXES:
             try:
                 built = self._built_index(base, suffix)
-            except CorruptData as error:  # readers then build an index of the sound part in memory
+            except CorruptData as error:  # readers build an index of the sound part in memory
                 self._fail(name, str(error))
                 return
             self._replace(name, built)

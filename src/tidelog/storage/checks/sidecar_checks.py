@@ -450,7 +450,7 @@ def _check_span(
             continue
         damage = f"it has epoch {epoch} for offset {offset}, the batch has {span.epoch}"
         severity = Severity.ERROR
-        if epoch is None:  # for example, because records up to this offset were deleted
+        if epoch is None:  # possibly no damage, for example if records were deleted
             damage = f"it has no epoch for offset {offset}, the batch has {span.epoch}"
             severity = Severity.WARNING
         yield derived(path, damage, severity=severity, offset=offset)

@@ -147,8 +147,8 @@ class CleanerOptions:
             (`log.cleaner.io.buffer.load.factor`).
         is_asked: Whether to clean even if no cleaning is due.
         accepts_lost_times: Whether a segment is rewritten although its append times are damaged or
-            lost. The new segment then has unknown append times for the records concerned, even if
-            the file or object is restored later. If False, damaged or lost append times are an
+            lost. If True, the new segment has unknown append times for the records concerned, even
+            if the file or object is restored later. If False, damaged or lost append times are an
             error.
         hold: Returns a context that is entered while segments are swapped in. Within this context,
             nothing else truncates, deletes or replaces segments of the partition.

@@ -547,8 +547,8 @@ def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
         offset: Offset that a change at `start` would have.
 
     Returns:
-        The batch of the later change. None if there is no later change: the bytes from `start` on
-        may then be one incomplete change.
+        The batch of the later change. None if there is no later change: in this case, the bytes
+        from `start` on may be one incomplete change.
     """
     # The bytes of a change begin with its offset, and later changes have larger offsets. The first
     # four bytes of an offset are zeros, so few positions are tried.

@@ -579,7 +579,7 @@ class LogDir(Closing):
     def take_clock(self, accepted_ms: int) -> None:
         """Accept the wall clock as it is now.
 
-        Append times up to `accepted_ms`, inclusive, may then lie ahead of the wall clock.
+        Afterwards, append times up to `accepted_ms`, inclusive, may lie ahead of the wall clock.
         """
         self._watch.accept(accepted_ms)
 

@@ -212,7 +212,7 @@ class OpenPartitions:
     def _open_to_write(self, name: TopicPartition) -> "Log":
         log = self._open(name)
         if log.failure is None:
-            with suppress(StorageFailure):  # the log is then offline; each use raises the failure
+            with suppress(StorageFailure):  # a failure takes the log offline; each use raises it
                 log.swaps.begin_epoch()
         return log
 

@@ -304,8 +304,8 @@ class AppendWriter(LogPart):
     def finish(self, append: PendingAppend) -> AppendResult:
         """Run the last step: make all writes that follow the log's bytes, and return the result.
 
-        Any error takes the partition offline, because the file then has bytes that the log in
-        memory lacks.
+        Any error takes the partition offline, because after an error, the file has bytes that the
+        log in memory lacks.
 
         Raises:
             StorageFailure: The disk failed, or an index is damaged or can't take an entry; the

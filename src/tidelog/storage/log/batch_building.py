@@ -107,7 +107,7 @@ def batch_bytes_for(batch_bytes: int, limit: int) -> int:
 
 
 def exact_batch_bytes(batch_bytes: int, config: TopicConfig, codec: Codec) -> int:
-    """Return `batch_bytes`, or fewer if batches of this exact size could exceed `batch_limit`.
+    """Return `batch_bytes`, or less if batches of exactly this size could exceed `batch_limit`.
 
     The result is at most the limit minus the bytes that the codec may add: unlike in
     `batch_bytes_for`, the size of a batch before compression is known exactly.

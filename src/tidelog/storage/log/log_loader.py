@@ -63,8 +63,8 @@ class LogOptions:
         watch: Wall clock that detects clock jumps; all logs of the directory share it.
         recovery_point: Offset below which everything is on disk; None after a clean stop.
         clean_end: End of the log at the clean stop; None if it is not recorded.
-        is_own: Whether the offsets from the recovery point on certainly have no gap. Gaps may come
-            from appends by other programs, or from copies of a compacted leader's log.
+        is_own: Whether it is certain that the offsets from the recovery point on have no gap. Gaps
+            may come from appends by other programs, or from copies of a compacted leader's log.
         log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         lower_checkpoints: Lowers the directory's checkpoints before a truncation, so that no

@@ -203,7 +203,7 @@ def write_proven_times(segment: ClosedSegment) -> None:
         has_lost_times = lost_times(segment) is not None
         path = context.path(segment.base_offset, log_files.APPEND_TIME_SUFFIX)
         files.write_atomically(context.env.files, path, sure)
-        if not has_lost_times:  # otherwise only the map shows how many rows the file had
+        if not has_lost_times:  # otherwise only the zone map shows how many rows there were
             zone_map_files.drop_unfit(context, segment.base_offset)
         segment.use_zones(None, loaded=False)
 

@@ -10,8 +10,8 @@ entries fit the scanned abort markers (`_keep_txn_index`). If they do not fit, t
 read, but takes no appends. After a clean stop nothing is scanned.
 
 Only bytes that may be an unfinished write are truncated. Nothing is truncated if `log_end` proves
-that the bytes were complete batches, or if a sound batch follows the bytes. The partition can then
-be read, but takes no appends.
+that the bytes were complete batches, or if a sound batch follows the bytes. In both cases, the
+partition can be read, but takes no appends.
 
 Later segments are removed before the truncation. Otherwise a crash between these steps could leave
 a hole in the log that looks like a compaction. To truncate a finished segment, a new file is
@@ -85,8 +85,8 @@ def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
     """Finish interrupted renames, and remove files of segments without a log file.
 
     `.deleted` and `.cleaned` files are removed, and `.swap` files get their final names. If there
-    are `.cleaned` files, their cleaning is unfinished. The `.swap` files at or above the smallest
-    base offset of the `.cleaned` files are then removed, too.
+    are `.cleaned` files, their cleaning is unfinished. In this case, the `.swap` files at or above
+    the smallest base offset of the `.cleaned` files are removed, too.
     """
     fs = context.env.files
     names = [entry.name for entry in fs.list_dir(context.directory) if not entry.is_dir]

@@ -232,7 +232,7 @@ class TailSegment(Segment):
 
         A clean close sets both the recovery point and the append-time checkpoint to the log end. If
         the append-time checkpoint names the file's last batch, and no byte follows this batch, the
-        log ends there. A larger recovery point is then wrong.
+        log ends there. In this case, a larger recovery point is wrong.
         """
         sound_part, last = self.sound_part, self.last_batch
         if sound_part.size_bytes != size or last is None:

@@ -368,8 +368,8 @@ def find_damage(
 def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
     """Return the end offset that a batch would have if it began at `next_offset`.
 
-    If a clean stop has recorded the end of the log, no batch followed this end, and the result is
-    `next_offset`.
+    If a clean stop has recorded the end of the log, the batch does not extend the log, and the
+    result is `next_offset`.
     """
     if recorded.is_end:
         return next_offset

@@ -265,5 +265,6 @@ def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[R
         batch.ensure_valid()
         yield from batch.records()
     except CorruptData as error:
-        # Position in the file of the buffer's first byte; the batch can be anywhere in the buffer.
+        # The second argument is the position in the file of the buffer's first byte; the batch can
+        # be anywhere in the buffer.
         raise error.located(segment.log_path, position - batch.at) from error

@@ -303,7 +303,7 @@ class RemoteZones(ZoneMap):
     """A zone map in a tier: its total comes from the manifest row, its footer is read at first use.
 
     If the object is missing or damaged, this is reported, and the whole segment is treated as one
-    zone with this total. Reads then fetch more data than necessary.
+    zone with this total. In this case, reads fetch more data than necessary.
     """
 
     def __init__(

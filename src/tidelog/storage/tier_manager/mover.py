@@ -251,8 +251,8 @@ class MoveOptions:
             error.
         roll: Whether to roll the active segment first, so that all current records can be copied.
         accepts_lost_times: Whether a segment is copied although its append times are damaged or
-            lost. The append times that can't be read are then unknown. If False, such a segment
-            ends the copying.
+            lost. If True, the append times that can't be read become unknown. If False, such a
+            segment ends the copying.
         on_copied: Called after each segment; its argument is the number of log bytes copied so far.
     """
 

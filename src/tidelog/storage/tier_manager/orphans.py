@@ -245,7 +245,7 @@ def _remove_folder(
     *,
     dry_run: bool,
 ) -> None:
-    """Remove a folder, its manifest first: after a crash the other objects are then orphans."""
+    """Remove a folder, its manifest first, so that after a crash the other objects are orphans."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     objects = list(tier.store.list(deleted.folder))
     collected.folders.append(deleted.folder)

@@ -74,9 +74,9 @@ READ_PRICE: Final = 0.01
 # cleaning has to include segments that do not have much garbage yet.
 BATCH_PART: Final = 0.2
 
-# Factor of L in the formula for ranking segments: the minimum of a record's expected lifetime (in
-# records appended), as a multiple of the number of keys. Without this minimum, the order of young
-# segments would depend on age alone.
+# Factor of L in the module's formula for ranking segments; L is the number of keys. So a record is
+# expected to live for at least this multiple of the number of keys, in records appended. Without
+# this minimum, the order of young segments would depend on age alone.
 AGE_FLOOR: Final = 2.0
 
 # Maximum number of offsets that are tried as the first offset of the map, in addition to the lowest
@@ -582,7 +582,7 @@ def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> Generat
 
 
 def _bounded(segment: SegmentFacts, end: int) -> SegmentFacts:
-    """Return the facts about a segment if the map ends at `end`.
+    """Return the facts about a segment for a map that ends at `end`.
 
     A segment that is already cleaned to `end` has no garbage that this map can remove.
     """
