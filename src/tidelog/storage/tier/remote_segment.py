@@ -175,7 +175,8 @@ class RemoteSegment(ClosedSegment):
         """Yield all batches and their positions, and compare the object with the manifest.
 
         Raises:
-            CorruptFile: The object differs from its checksum; all batches may have been yielded.
+            CorruptFile: The object differs from its checksum. Some or all batches may already have
+                been yielded.
             CorruptBatch: See `iterate_batches`.
         """
         path, size = self.log_path, self.size_bytes

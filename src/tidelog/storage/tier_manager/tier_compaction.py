@@ -170,7 +170,7 @@ def write_rewritten(
         batches: Batches of format 2, in order, with their final offsets; at least one.
 
     Raises:
-        CorruptData: The batches are not sound, or out of order.
+        CorruptData: A batch is damaged, or the batches are out of order.
         OSError: The disk failed.
     """
     fs, base = workplace.context.env.files, old[0].base_offset
@@ -207,7 +207,7 @@ def copy_rewritten(
         The row for a manifest; no manifest has it yet.
 
     Raises:
-        CorruptData: The segment is damaged, or the data read back differs.
+        CorruptData: The segment is damaged, or the data read back differs from the data written.
         OSError, StorageFailure: Disk or store failed. An orphan may be left in the store.
     """
     base, end = old[0].base_offset, old[-1].end_offset
@@ -357,7 +357,8 @@ class TierCleaner:
         """Carry the job out.
 
         Raises:
-            CorruptData, UnsupportedCompression: A source is damaged, or the data read back differs.
+            CorruptData, UnsupportedCompression: A source is damaged, or the data read back differs
+                from the data written.
             OSError, StorageFailure: Disk or store failed. Orphans may be left in the store.
         """
         workplace, sources = self.workplace, [segments[each.base_offset] for each in job.sources]

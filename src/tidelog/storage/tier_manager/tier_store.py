@@ -177,7 +177,7 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
     """Copy a segment; return its row for a manifest.
 
     Raises:
-        CorruptData: The segment is damaged, or the data read back differs.
+        CorruptData: The segment is damaged, or the data read back differs from the data written.
         OffsetsGone: Offsets at the segment's end are lost (`storage.segment.gaps`).
         InvalidRequest: The segment has no zone map. The manifest row is made from the map.
         StorageFailure: Disk or store failed. An orphan may be left in the store.
@@ -287,7 +287,7 @@ def check_objects(tier: PartitionTier, row: TierSegment) -> None:
     """Read every object of a row and compare it with the row's length and checksum.
 
     Raises:
-        CorruptFile: An object is missing or differs; the error names it.
+        CorruptFile: An object is missing or differs from the row; the error names the object.
         StorageFailure: The store failed.
     """
     for suffix, expected in row.objects.items():
