@@ -318,7 +318,7 @@ def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFail
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
         path = error.filename
     failure = StorageFailure(path, operation, error.strerror or str(error))
-    failure.__cause__ = error  # also for a failure that is reported but not raised
+    failure.__cause__ = error  # set here, because some failures are reported but not raised
     return failure
 
 
