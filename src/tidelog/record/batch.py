@@ -230,7 +230,7 @@ class RecordBatch:
     def body(
         self, limit: int = DEFAULT_DECOMPRESSION_LIMIT, *, scratch: Scratch | None = None
     ) -> bytes | memoryview:
-        """Return the records section, decompressed to at most `limit` bytes.
+        """Return the records section, decompressed; raise an error if it exceeds `limit` bytes.
 
         Uncompressed records are returned as a view, whatever `limit` is.
 
@@ -266,8 +266,8 @@ class RecordBatch:
         Raises:
             CorruptBatch: The CRC is wrong, or the records don't decompress within the limit.
             CorruptRecord: A record breaks a rule of the format. The records before it were yielded,
-                and are valid. Exception: a LogAppendTime batch that a cleaner may have rewritten
-                yields none of them.
+                and are valid. Exception: if a cleaner may have rewritten a LogAppendTime batch, the
+                error is raised before the batch's first record is yielded.
             UnsupportedCompression: The codec is unknown.
         """
         if check_crc:

@@ -1,9 +1,10 @@
 """Parses and writes JSON without changing its content.
 
 Python's `json` rounds a number with more digits than a 64-bit float can hold, and keeps only the
-last of several members with the same name. `parse` keeps both: such a number becomes an
-`ExactNumber` with its text, and such an object becomes an `ExactObject` with all members. `text_of`
-writes both as they were. All other values are those of `json`.
+last of several members with the same name. `parse` loses neither digits nor members: it returns
+such a number as an `ExactNumber` with its text, and an object with repeated names as an
+`ExactObject` with all members. `text_of` writes both unchanged. Other values are parsed as by
+`json`.
 """
 
 import json
@@ -42,7 +43,7 @@ class ExactNumber(float):
 
 
 class ExactObject(dict[str, object]):
-    """A JSON object in which a name occurs more than once; as a dict it has the last members.
+    """A JSON object in which a name occurs more than once; as a dict it has each name's last value.
 
     Attributes:
         members: All names and values, in order.
@@ -64,7 +65,8 @@ def parse(text: str | bytes) -> object:
     """Parse JSON.
 
     Raises:
-        ValueError: The text is not JSON; `NaN` and `Infinity`, which Python accepts, are not.
+        ValueError: The text is not JSON. Unlike Python's `json`, `parse` refuses `NaN` and
+            `Infinity`.
         RecursionError: The text is nested too deeply.
     """
     content: object = json.loads(
@@ -97,7 +99,7 @@ def text_of(
     separators: tuple[str, str] = _SPACED,
     default: Callable[[object], object] | None = None,
 ) -> str:
-    """Return content as JSON text, not escaped to ASCII.
+    """Return content as JSON text, in which characters outside ASCII are not escaped.
 
     Args:
         content: A result of `parse`, or other content.
@@ -105,7 +107,7 @@ def text_of(
         default: Converts a value of a type that JSON lacks; None to raise TypeError for it.
 
     Raises:
-        ValueError: A number is infinite or not a number.
+        ValueError: A float is infinite or NaN.
         TypeError: JSON can't hold a value.
         RecursionError: The content is nested too deeply.
     """

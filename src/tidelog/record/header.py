@@ -109,7 +109,7 @@ def set_create_time_max(buffer: bytearray | memoryview, at: int, max_timestamp: 
     Args:
         buffer: Writable bytes that hold the whole batch.
         at: Position of the batch in `buffer`.
-        max_timestamp: Largest timestamp of its records in ms, -1 if no record has a time.
+        max_timestamp: Largest timestamp of the batch's records in ms, -1 if no record has a time.
     """
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, at + ATTRIBUTES_AT)
     (current,) = _TIMESTAMP.unpack_from(buffer, at + MAX_TIMESTAMP_AT)

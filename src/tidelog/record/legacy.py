@@ -297,9 +297,9 @@ class LegacyBatch:
             raise self._corrupt(CorruptBatch, f"CRC-32 {self.crc:#010x} does not match")
 
     def body(self, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> bytes | memoryview:
-        """Return a wrapper's message set, decompressed to at most `limit` bytes.
+        """Return a wrapper's message set, decompressed; raise an error if it exceeds `limit` bytes.
 
-        A plain message (no wrapper) is returned as the whole message, including its frame.
+        For a plain message (no wrapper), return the whole message, including its frame.
 
         Raises:
             CorruptStream: The message set does not decompress within the limit.

@@ -52,7 +52,7 @@ def compacted_parts(
     """
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
     cleaned: Mapping[TopicPartition, int] = {}
-    # A damaged checkpoint file counts as empty, because the next compaction rewrites it.
+    # A damaged checkpoint file counts as empty. The next compaction rewrites it.
     with suppress(CorruptFile, FileNotFoundError):
         cleaned = text_files.read_offset_checkpoint(log_dir.env.files, path)
     parts: dict[TopicPartition, CompactedPart] = {}

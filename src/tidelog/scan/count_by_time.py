@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-# Maximum number of quarters of an hour with records. These are 114 years, and need about half a
-# gigabyte of memory.
+# Maximum number of quarters of an hour with records: 114 years of quarters. Their counts need about
+# half a gigabyte of memory.
 _QUARTERS_MAX: Final = 4_000_000
 
 
@@ -88,7 +88,7 @@ class CountsByTime:
 
 
 def by_quarter(batches: "Iterable[pa.RecordBatch]") -> tuple[Counter[int], int]:
-    """Count the times in the only column of some batches.
+    """Count the times in batches that have a single column.
 
     Returns:
         The number of times by quarter of an hour since the epoch, and the number of rows without a

@@ -1,4 +1,4 @@
-"""Counts the records and bytes of each key, and finds records that came more than once.
+"""Counts the records and bytes of each key, and finds records that occur more than once.
 
 Records are grouped by digests of 128 bits (SipHash-2-4 with a secret seed), so the memory depends
 neither on the sizes of keys and values nor on the number of records. The digest is that of the key,
@@ -6,9 +6,10 @@ or, for repeated records, of key, value and create time. Memory is limited in bo
 
 - A table of groups has at most `GROUPS_MAX` rows. If there are more keys, one pass counts only a
   share of the keys, and further passes read the records again, each for another share.
-- For repeated records, a first pass stores 8 bytes of each digest, at most `DIGESTS_MAX` of them;
-  if there are more records, further passes follow. Only records whose 8 bytes occur more than once
-  are grouped, by a second pass.
+- For repeated records, a first pass stores 8 bytes of each record's digest. If more than
+  `DIGESTS_MAX` would be stored, the pass covers only a share of the digests, and later passes cover
+  the other shares. After each pass over a share, the records are read again, and only records whose
+  8 bytes occurred more than once are grouped.
 
 The keys of the result are read at the end. In counts by key, a key is read from its last record. In
 counts of repeated records, the key of a repeated record is read from the record's first occurrence.
@@ -54,7 +55,8 @@ _ADDED_BATCHES: Final = 1 << 10
 _DIGESTS_FIRST: Final = 1 << 16
 # Maximum number of keys of repeated records that are counted exactly.
 KEYS_EXACT: Final = 1 << 20
-# Both halves of the digest of a null key or value; in every other digest, at least one is not zero.
+# Value of both halves of the digest of a null key or value. In every other digest, at least one half
+# is not 0.
 _NO_KEY: Final = 0
 
 # Columns of a group. `records` is the number of the group's records, `size_bytes` is the sum of the
@@ -140,7 +142,7 @@ class KeyCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedRecord:
-    """A record that came more than once.
+    """A record that occurs more than once.
 
     Attributes:
         key: Its key, None if it has none.
@@ -166,11 +168,11 @@ class RepeatedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedRecords:
-    """The most frequent of the records that came more than once, and totals over all of them.
+    """The repeated records with most copies, and totals over all repeated records.
 
     Attributes:
         counts: The records with most copies, in descending order.
-        repeated: Number of records that came more than once. A record and its copies count as one.
+        repeated: Number of records that occur more than once; a record and its copies count as one.
         copies: Number of records that equal an earlier record.
         keys: Number of keys of repeated records; records without a key count as one key.
         records: Number of all records.
@@ -212,7 +214,7 @@ class Records:
 
 
 class _Row(TypedDict):
-    """Columns of a group that its result needs, as in `_SCHEMA`."""
+    """The columns of `_SCHEMA` that are needed for the result of a group."""
 
     records: int
     size_bytes: int
@@ -462,7 +464,7 @@ class _Seen:
         self._count += len(mine)
 
     def _keep_two(self) -> None:
-        """Sort the digests, and keep at most two equal digests."""
+        """Sort the digests, and keep at most two copies of each digest."""
         stored = self._digests[: self._count]
         stored.sort()
         self._keep(np.append([True, True], stored[2:] != stored[:-2])[: self._count])
@@ -516,8 +518,8 @@ def _no_groups() -> pa.Table:
 def _largest(tables: Sequence[pa.Table], order: KeyOrder, limit: int) -> pa.Table:
     """Return the `limit` largest groups in descending order.
 
-    Of groups that are equally large, the one with the larger other amount of `_ORDERS` comes first;
-    if this amount is equal too, the one with the lower partition and offset.
+    Equally large groups are ordered by the second amount in `_ORDERS`, descending. If this amount
+    is equal too, they are ordered by partition and offset, ascending.
     """
     table = pa.concat_tables(tables)
     amount, second = _ORDERS[order]

@@ -163,8 +163,8 @@ def split_winners(
     for `table_rows`.
 
     Returns:
-        The columns, followed by `version`, int64. If a key has winners in several splits of a
-        partition, the winner with the highest (version, offset) wins.
+        The columns, followed by `version`, int64. If several groups of splits of a partition have a
+        winner for a key, the winner with the highest (version, offset) is the key's winner.
     """
     needed = tuple(dict.fromkeys((*columns, *how.columns(with_times=False))))
     for winners in fold_keys(source, splits, how, stats):
@@ -294,7 +294,7 @@ def rows_at(
     needed = tuple(columns) if "offset" in columns else (*columns, "offset")
     starts = np.searchsorted(offsets, [split.start_offset for split in splits])
     ends = np.searchsorted(offsets, [split.end_offset for split in splits])
-    # A split without its first and last records costs less, above all if a broker sends them.
+    # Each split is limited to the needed offsets. This saves reading, above all from a broker.
     needed_splits = [
         replace(
             split,

@@ -60,7 +60,7 @@ def find_load(by_hour: LatencyByHour) -> Load | None:
     A window of consecutive spans contains a load if all of this is true:
 
     - Its records have more than half of the sum of all latencies.
-    - It has at least 100 records, and 1 % of all records.
+    - It has at least 100 records and at least 1 % of all records.
     - Its records are old, and were created over a longer time than the window: at least half of
       them have a latency of at least 10 windows, and their latencies differ by more than a window.
     - It hides the latency of the other records, whose 99th percentile is at most half as large as
@@ -90,9 +90,9 @@ def find_load(by_hour: LatencyByHour) -> Load | None:
 def narrowed(load: Load, log_dir: LogDir, names: Sequence[TopicPartition]) -> Load:
     """Return a load whose times are exact to the minute, and `worst` to the hour.
 
-    Reads records only if a span of the histograms is longer than an hour: the records of the span
-    `worst`. Times that can't be narrowed, because an append time is unknown, or a file can't be
-    read or was deleted meanwhile, stay as they are.
+    If a span of the histograms is longer than an hour, the records of the span `worst` are read.
+    Otherwise no records are read. A time is not narrowed if an append time is unknown. If a file
+    can't be read or was deleted meanwhile, the load is returned unchanged.
     """
     try:
         window = _narrow_window(load, log_dir, names) or (load.start_ms, load.end_ms)

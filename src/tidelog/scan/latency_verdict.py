@@ -12,7 +12,7 @@ from tidelog.timespec import time_text
 from tidelog.timespec.calendar import CalendarUnit
 from tidelog.types import HOUR_MS, INT64_MAX, MINUTE_MS
 
-# Steps in ms to which percentiles are rounded for people, the largest first.
+# Steps in ms to which printed percentiles are rounded, the largest first.
 _STEPS_MS: Final = (
     *(24 * HOUR_MS, HOUR_MS, 10 * MINUTE_MS, MINUTE_MS),
     *(10_000, 1_000, 100, 10, 1),
@@ -125,7 +125,7 @@ def severity(histogram: LatencyHistogram) -> tuple[int, int]:
 
 
 def shown_percentiles(histogram: LatencyHistogram, percents: Sequence[float]) -> list[int | None]:
-    """Return percentiles in ms for people, rounded to the digits that their error allows.
+    """Return percentiles in ms for printing, rounded to the digits that their error allows.
 
     A percentile is rounded by at most `RELATIVE_ERROR` of its value, so that the text does not look
     more exact than the percentile: 47m31s becomes 48m. The result is between the smallest and the

@@ -132,7 +132,7 @@ class _Pool:
         finally:
             self._stop()
             for worker in started:
-                # The present thread may be one of the workers, because garbage collection may close
+                # The current thread may be one of the workers, because garbage collection may close
                 # a dropped reader in any thread.
                 if worker is not threading.current_thread():
                     worker.join()

@@ -134,7 +134,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
         requested_range: Offsets and times for every partition; all records if None.
-        per_partition: Offsets and times for single partitions, filled from `requested_range`.
+        per_partition: Offsets and times for single partitions. Fields that are None are taken from
+            `requested_range`.
         clock: Clock of the times: `record` or `append`.
         times: `exact`: times select records; `positions`: times are replaced by offsets.
         needs_match: Raise InvalidRequest if no record is at or after the start time.
@@ -335,7 +336,7 @@ def checked_partitions(
 def absent_errors(
     log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
 ) -> Iterator[MissingFile]:
-    """Yield an error for each topic with chosen partitions that are listed without a directory."""
+    """Yield an error for each topic if chosen partitions are listed but have no directory."""
     for topic, chosen in _chosen(log_dir, topics).items():
         if error := absent_error(log_dir.path, log_dir.topic(topic), chosen):
             yield error

@@ -85,7 +85,7 @@ class PieceSummary:
 def check_end(piece: Piece, position: int, next_offset: int) -> None:
     """Raise CorruptBatch if a batch should begin at `position`, but none does.
 
-    A torn batch at the end is allowed if the batches before it have all offsets of the piece.
+    A torn batch at the end is allowed if the batches before it reach the end offset of the piece.
     """
     problem = cut_problem(piece.end_position - position, next_offset, piece.end_offset)
     if problem is not None:

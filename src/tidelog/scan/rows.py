@@ -123,7 +123,10 @@ def _repeated(value: str | int, capacity: int) -> "Column":
 
 
 def stamped_append_times(batch: pa.RecordBatch) -> "Column":
-    """Return append times. An unknown time becomes the record's LogAppendTime timestamp or null."""
+    """Return append times; an unknown time is replaced by the record's LogAppendTime timestamp.
+
+    It stays null if the record has a CreateTime timestamp.
+    """
     append_times = batch.column(_APPEND_TIME)
     if not append_times.null_count:
         return append_times

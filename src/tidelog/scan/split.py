@@ -34,8 +34,8 @@ class RequestedRange:
             start is not reported as a loss, but a `start_offset` before the log start is.
         limit_offset: Offsets from `limit_offset` on are left out. A `limit_offset` after the log
             end is not reported as a loss, but an `end_offset` after the log end is.
-        filter_ms: Leaves out records whose time is not in [a, b), in both modes (`TimeMode`) of
-            `start_ms` and `end_ms`.
+        filter_ms: Times [a, b) in ms. Records whose time is outside are left out, whichever
+            `TimeMode` applies to `start_ms` and `end_ms`.
     """
 
     start_offset: int | None = None
@@ -149,9 +149,9 @@ class Split:
         time_range: Times in ms, [start, end); None for all.
         isolation: Isolation of the reader.
         aborted: Aborted transactions that overlap the split.
-        compacted_max: For a split of a table: the largest offset that compaction may have reached
-            when the read ends. If compaction has run beyond this offset, a record of the split may
-            be gone, because a newer record of its key, which is in no split, replaced it.
+        compacted_max: For a split of a table: limit that compaction must not have passed when the
+            read ends. If compaction has run beyond this offset, a record of the split may be gone,
+            because a newer record of its key, which is in no split, replaced it.
     """
 
     topic: str

@@ -292,7 +292,9 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Count the head's late records twice: without and with the records before the split.
+    """Return two counts of the late records in a split's head; see `correct`.
+
+    The first count ignores the records before the split; the second count takes them into account.
 
     Args:
         split: The split.
@@ -341,8 +343,8 @@ def _text(lost: LostOffsets) -> str:
 def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> Late:
     """Return a split's counts of late records, with the head's counts corrected.
 
-    `alone` and `behind` are the results of `recount`: the late records of the head as if the split
-    had no earlier records (`alone`), and with the earlier splits (`behind`).
+    `alone` and `behind` are the results of `recount`: two counts of the late records of the head.
+    `alone` ignores the records before the split, and `behind` takes them into account.
     """
     late = Late(LatencyHistogram(), {})
     for bucket, count in times.late.histogram.buckets.items():

@@ -192,7 +192,7 @@ def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
         history = load_history(fs, f"{log_dir.path}/{files.partition_dir_name(name)}")
         offset = 0 if history is None else history.end_offset
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
-    # A damaged file counts as empty, because the next compaction rewrites it.
+    # A damaged file counts as empty. The next compaction rewrites it.
     with suppress(CorruptFile, FileNotFoundError):
         offset = max(offset, text_files.read_offset_checkpoint(fs, path).get(name, 0))
     return offset

@@ -58,8 +58,8 @@ class AuditOptions(TypedDict, total=False):
         Option(
             "List keys whose last record this consumer group has not read. Default: no group.",
             "--group",
-            keyword="Consumer group of B, or of A if there is no B. The audit then also lists keys"
-            " whose last record the group has not read.",
+            keyword="Consumer group of B, or of A if there is no B. With a group, the audit also"
+            " lists keys whose last record the group has not read.",
             metavar="G",
         ),
     ]
@@ -88,8 +88,8 @@ class AuditOptions(TypedDict, total=False):
             "Offset map of the mirror from A to B: compare only records that the mirror has copied."
             " Default: compare all records.",
             "--map",
-            keyword="Offset map of the mirror from A to B. The audit then compares only records"
-            " that the mirror has copied.",
+            keyword="Offset map of the mirror from A to B. With a map, the audit compares only"
+            " records that the mirror has copied.",
             metavar="FILE",
         ),
     ]

@@ -67,7 +67,8 @@ def is_plain(table: "Longs") -> "npt.NDArray[np.bool_]":
 def is_frame(table: "Longs") -> "Mask":
     """Return a mask of the legacy messages whose records are not read yet.
 
-    Their rows have no attributes and no timestamps. A wrapper has several records.
+    Their rows have no attributes and no timestamps. A message that is a wrapper has several
+    records.
     """
     frames: Mask = (table[:, layout.MAGIC] < MAGIC_2) & (table[:, layout.RECORD_COUNT] < 0)
     return frames
@@ -83,7 +84,7 @@ def join_bodies(
         table: Batches of any magic and codec.
         check_crc: Whether to check the CRCs of legacy messages. The caller has already checked the
             CRCs of magic-2 batches.
-        drop_batch: See `Selection`; it gets the rows of legacy records, too.
+        drop_batch: See `Selection`. Here the function gets one row for each legacy record.
 
     Raises:
         CorruptBatch: A batch does not decompress within its limit, or a message's CRC is wrong.
@@ -231,8 +232,8 @@ class Selection:
             message twice: first as one row (see `is_frame`), later as one row for each record.
         opens_from: Batches whose last offset is below this offset are not opened; None stands for
             `offset_start`.
-        between: Two limits: the smallest offset that the first batch may have; and the exclusive
-            upper limit of the offsets of all batches.
+        between: Limits that the log's batches must keep: the smallest offset that the first batch
+            may have, and the exclusive upper limit of all offsets.
     """
 
     offset_start: int = 0

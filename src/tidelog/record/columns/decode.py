@@ -286,7 +286,7 @@ def fold_group(
 ) -> None:
     """Pass the records of a group to the kernel of `into`.
 
-    Raises the errors of `Decoder.decode` after the records before the error were processed.
+    Raises the errors of `Decoder.decode`. The records before the damage were processed.
     """
     row_filter = filter_of(selection)
     if not group.is_checked:

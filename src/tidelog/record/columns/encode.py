@@ -169,7 +169,7 @@ def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
 def check_times(table: pa.Table) -> None:
     """Validate the timestamps of a table by the rules of `create_times`.
 
-    An error has the row's index in the whole table, not in its chunk.
+    An error states the row's index in the whole table, not in a chunk of the table.
     """
     if "timestamp" in table.column_names:
         row = 0

@@ -224,10 +224,10 @@ def read_header(log: Bytes, at: int, size: int, out: Longs, slot: int) -> bool:
 def _read_message(log: Bytes, at: int, out: Longs, slot: int) -> None:
     """Read the fields in the frame of a legacy message.
 
-    The attributes are set to 0. The other columns for fields that only magic 2 has are set to -1.
+    The attributes are set to 0. Columns for fields that only magic 2 has are set to -1.
 
     The message's offset is the offset of its last record. The base offset of a wrapper is known
-    only after decompression, so the column is set to 0, which is always a valid lower bound.
+    only after decompression, so the base offset is set to 0, which is always a valid lower bound.
     """
     for field in range(RECORD_COUNT, MAGIC):
         out[slot, field] = -1

@@ -105,7 +105,7 @@ class _KernelCache(FunctionCache):
             self._save_anew(sig, data)
 
     def _save_anew(self, sig: object, data: object) -> None:
-        """Save compiled code with an empty index, because the existing index is unreadable."""
+        """Replace the unreadable index of the cache by a new one, and save compiled code."""
         try:
             self.flush()  # type: ignore[no-untyped-call]
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]

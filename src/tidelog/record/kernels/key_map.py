@@ -528,7 +528,7 @@ def _take_rows(
 
 @inlined
 def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
-    """Return the key's slot and False, or the empty slot for a new key and True."""
+    """Return the key's slot and False; for a key that is not in the map, an empty slot and True."""
     low, high = get_fact(keys.window, HASH_LOW, row), get_fact(keys.window, HASH_HIGH, row)
     while True:
         slot_low, slot_high = get_long(keys.hashes, 2 * slot), get_long(keys.hashes, 2 * slot + 1)
@@ -645,9 +645,9 @@ def sample_keys(
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
         hasher: The hasher; the first half of a hash is used.
         mask: Bits of the hash that are 0 for a key of the sample.
-        out: int64[>= SAMPLED + records of the table, SAMPLE_FIELDS]; rows from `SAMPLED` on are
-            written: hash of the key, offset, and size of the record in bytes, which is negative for
-            a tombstone.
+        out: int64[>= totals[SAMPLED] + records of the table, SAMPLE_FIELDS]; rows from
+            `totals[SAMPLED]` on are written: hash of the key, offset, and size of the record in
+            bytes, which is negative for a tombstone.
         totals: int64[TOTALS], increased: number of records, their bytes, number of rows written to
             `out`.
 

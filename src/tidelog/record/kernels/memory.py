@@ -224,7 +224,7 @@ def _copy(typing_context, target, target_at, source, at, size):
 
 
 def _compile_load(plain, load):
-    """Let compiled code call an intrinsic of an array and a position in place of `plain`."""
+    """Make compiled code call the intrinsic `load(data, at)` instead of `plain(data, at)`."""
 
     def choose(data, at):
         def run(data, at):
@@ -236,7 +236,7 @@ def _compile_load(plain, load):
 
 
 def _compile_store(plain, store):
-    """Let compiled code call an intrinsic with a value in place of `plain`."""
+    """Make compiled code call `store(data, at, value)` instead of `plain(data, at, value)`."""
 
     def choose(data, at, value):
         def run(data, at, value):

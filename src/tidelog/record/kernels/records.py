@@ -244,7 +244,7 @@ def decode_batches(
 
 @inlined
 def open_batch(batch: Longs, progress: Longs) -> bool:
-    """Set `progress` to the first record; return whether the body has room for the records."""
+    """Set `progress` to the first record; return whether the record count fits the body's size."""
     progress[AT] = batch[BODY_START]
     progress[RECORD] = 0
     progress[LAST_DELTA] = -1

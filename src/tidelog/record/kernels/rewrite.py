@@ -86,7 +86,7 @@ EMPTY: Final = 3
 # Columns of the plan, one row for each batch of the table.
 ACTION: Final = 0
 
-NUMBER: Final = 1  # index of the first record in `lost`; -1 if no record is lost
+NUMBER: Final = 1  # index in `lost` of the batch's first record; -1 if no record is lost
 HORIZON: Final = 2  # delete horizon to set if a tombstone remains, -1 for none
 FORCES_HORIZON: Final = 3  # 1: set the horizon even if no tombstone remains
 DROPS_TOMBSTONES: Final = 4  # 1: also remove tombstones
@@ -103,7 +103,7 @@ WRITTEN_MAX_TIMESTAMP: Final = 4
 WRITTEN_SLOT: Final = 5  # the batch's row in `Sources.table`
 WRITTEN_RECORDS: Final = 6
 WRITTEN_TOMBSTONES: Final = 7  # 0 for a copied batch: the caller knows its tombstones
-IS_NEW: Final = 8  # 0 for a copy; 1: the caller must compress it and add a checksum
+IS_NEW: Final = 8  # 0: a copy; 1: a new batch, which the caller must compress and checksum
 WRITTEN_FIELDS: Final = 9
 
 # Maximum number of bytes by which a record may grow: its timestamp delta may grow from 1 byte to 10

@@ -275,8 +275,8 @@ def _count_late(late: LateCounts, facts: Longs, late_ms: int) -> None:
     late.passed[passed] += 1
 
 
-# Maximum latency in ms (2,200 years). A latency beyond this (in either direction) is counted as
-# this latency, so that no sum exceeds 63 bits.
+# Latencies are limited to -LATENCY_MAX to LATENCY_MAX (2,200 years in ms), so that no sum exceeds
+# 63 bits.
 LATENCY_MAX = 1 << 46
 
 
