@@ -188,8 +188,8 @@ class LegacyBatch:
         """View the message at `at`.
 
         The bytes must be a complete message. For untrusted bytes use `batch_walk.walk`.
-        `base_offset` is the offset of the first record; None if unknown, so that the property
-        `base_offset` decompresses a wrapper.
+        `base_offset` is the offset of the first record, if known. If it is None, the property
+        `base_offset` decompresses a wrapper to find the offset.
         """
         self._buffer = buffer
         self._base_offset = base_offset

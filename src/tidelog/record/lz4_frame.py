@@ -163,7 +163,7 @@ def _check_header_sum(view: memoryview) -> None:
 
 
 def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
-    """Decompress a frame without content size and without block and content checksums.
+    """Decompress a frame that has neither a content size nor checksums of blocks or content.
 
     The caller must first check the frame with `_output_bound`. This function replaces the lz4
     library's function for frames, which would copy both input and output.

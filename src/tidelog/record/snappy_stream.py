@@ -51,8 +51,8 @@ def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> m
         scratch: Memory to decompress to; None for new memory.
 
     Raises:
-        CorruptBatch: The header or a block is malformed or truncated, or there are more than
-            `limit` bytes.
+        CorruptBatch: The header or a block is malformed or truncated, or the blocks decompress to
+            more than `limit` bytes.
     """
     view = memoryview(data)
     blocks = _framed(view) if bytes(view[:8]) == MAGIC else [view]

@@ -55,8 +55,8 @@ _ADDED_BATCHES: Final = 1 << 10
 _DIGESTS_FIRST: Final = 1 << 16
 # Maximum number of keys of repeated records that are counted exactly.
 KEYS_EXACT: Final = 1 << 20
-# Value of both halves of the digest of a null key or value. In every other digest, at least one half
-# is not 0.
+# Value of both halves of the digest of a null key or value. Every other digest has at least one
+# half that is not 0.
 _NO_KEY: Final = 0
 
 # Columns of a group. `records` is the number of the group's records, `size_bytes` is the sum of the

@@ -387,7 +387,7 @@ def _plan_audit(work: AuditWork, side: Side, state: State) -> SidePlan:
 
 
 def _others(work: AuditWork, state: State) -> list[Run]:
-    """Return the runs of topics that this audit doesn't compare."""
+    """Return the `Run`s of topics that this audit doesn't compare; they stay in the state."""
     requested = {
         (letter, pair.on(letter)) for pair in work.plan.pairs for letter in work.plan.sides
     }

@@ -216,11 +216,12 @@ def _begins_without_gap(
     positions: Mapping[TopicPartition, Committed | None],
     marks: Mapping[TopicPartition, Watermarks],
 ) -> dict[TopicPartition, int]:
-    """Return the offset at which the mirror began, where only offsets without a record precede it.
+    """Return first offsets of the mirror that can replace the group's positions.
 
-    After it has read a transaction, a group's position can be the offset of the transaction's
-    marker, while a mirror that starts at the log end begins after the marker. The result has the
-    partitions whose position is before the mirror's first offset, if no record is between the two.
+    The result has a partition if its position is before the mirror's first offset and no record is
+    between the two. For example, after a group has read a transaction, its position can be the
+    offset of the transaction's marker, but a mirror that starts at the log end begins after the
+    marker.
     """
     begins: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, int] = {}
@@ -410,7 +411,7 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset in the partition of A that has the number of `partition`.
+        """Return the group's offset in A's partition with the same number as `partition`.
 
         Returns None if the group has no commit in this partition on A, or if the topic on B has
         several source topics on A.

@@ -23,9 +23,9 @@ The records are read in three steps:
 1. Unconsumed records on A, and records after the start on B.
 2. Records before the start on B. Reading begins `look_back_ms` before the time for which B was
    searched. For a start from an offset map, the earliest create time that the map has for the
-   unconsumed records is used instead of this time. If step 1 found an unconsumed record that is not
-   after the start on B, reading begins at the earliest time of all unconsumed records, if that is
-   earlier. In this case, if create times can't be compared, reading begins at the log start.
+   unconsumed records is used instead of this time. But if an unconsumed record was not found in
+   step 1, reading begins at the earliest time of all unconsumed records if that is earlier, or at
+   the log start if create times can't be compared.
 3. Consumed records on A. Reading begins at the earliest time of the records that were read on B. If
    create times can't be compared, the margin is subtracted from this time.
 
@@ -458,7 +458,10 @@ class _Comparison:
         )
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
-        """Yield at most `_EXAMPLES` missed records. Rereads `before`, ranges before the starts."""
+        """Yield at most `_EXAMPLES` missed records.
+
+        `before` are the ranges before the starts on B. They are read again.
+        """
         missed: set[bytes] = set()
         for digest, counts in self._counts.walk():
             if _compare(counts)[2] and len(missed) < _EXAMPLES:

@@ -57,7 +57,7 @@ class TopicTimes:
 
     @property
     def skew_ms(self) -> int | None:
-        """Largest lead in ms of a create time over its append time; None without a lead."""
+        """Largest ms by which a record's create time is after its append time; None if none is."""
         return clock_ahead_ms(self.by_append.total())
 
 
@@ -108,7 +108,7 @@ def joined(
 def hour_rows(
     topics: Mapping[str, TopicTimes], *, is_exact: bool = True
 ) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `HOURS_SCHEMA`; without `is_exact`, percentiles are rounded for people."""
+    """Yield the rows of `HOURS_SCHEMA`; without `is_exact`, percentiles are rounded for display."""
     percentiles = LatencyHistogram.percentiles if is_exact else shown_percentiles
     for name, topic in topics.items():
         clocks = ((ClockName.APPEND, topic.by_append), (ClockName.RECORD, topic.by_create))
