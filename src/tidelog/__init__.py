@@ -225,8 +225,8 @@ def _let_spark_find_us() -> None:
 
     Without PYSPARK_PYTHON (or Spark's setting `spark.pyspark.python`, which takes precedence) Spark
     runs the first `python3` of the PATH. If that Python doesn't have tidelog, queries fail with
-    DATA_SOURCE_NOT_FOUND. PYSPARK_PYTHON must be set before a session starts; this function starts
-    no session.
+    DATA_SOURCE_NOT_FOUND. PYSPARK_PYTHON must be set before a session starts, so this function is
+    called when tidelog is imported.
     """
     is_environment = sys.prefix != sys.base_prefix or os.access(f"{sys.prefix}/conda-meta", os.F_OK)
     if not is_environment or "PYSPARK_PYTHON" in os.environ:

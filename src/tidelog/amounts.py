@@ -1,4 +1,4 @@
-"""Formats amounts for people: exact counts, and durations, bytes, rates and shares in few digits.
+"""Formats amounts for display: exact counts; durations, bytes, rates and shares in few digits.
 
 Tables, verdicts, pages and notebooks use these functions, so that an amount is written in the same
 way everywhere. JSON, CSV and Arrow have the exact numbers instead.

@@ -294,7 +294,7 @@ class Directory(FrontDoor):
         refuses a record, no record of the call is appended; the error's `record_errors` contain the
         indexes of refused records among the records of the call. If the disk fails, the call's
         records may have been appended to some of the partitions; a note of the error states how
-        many.
+        many records were appended.
 
         Args:
             topic: Name of the topic.

@@ -26,9 +26,10 @@ def collection_paused() -> Iterator[None]:
 def take_as_old() -> None:
     """Move all objects to the oldest generation, which the collector searches rarely.
 
-    Call it at the end of `collection_paused` if the objects created in that block stay referenced.
-    Otherwise the next collection searches all these objects at once. Objects that `gc.freeze` had
-    frozen are moved to the oldest generation too, so the collector searches them again.
+    Call this function at the end of `collection_paused` if the objects created in that block stay
+    referenced. Without this call, the next collection would search all these objects at once.
+    Objects that `gc.freeze` had frozen are moved to the oldest generation too, so the collector
+    searches them again.
     """
     gc.freeze()
     gc.unfreeze()

@@ -189,7 +189,7 @@ class RecordBatch:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time in ms from which tombstones or markers may be removed; None for no such time."""
+        """Time in ms from which tombstones or markers may be removed; None if none was set."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property

@@ -94,8 +94,8 @@ class BodyBuffer(Scratch):
     def put(self, body: Buffer) -> bool:
         """Add a body; return False, without adding it, if the free memory is too small.
 
-        A body that begins at the start of the memory that `take` returned last is not copied. Any
-        other body is copied; it must not be in the buffer's memory.
+        If the body begins at the start of the memory that `take` returned last, it stays there. Any
+        other body must be outside the buffer's memory, and is copied.
         """
         end = self.used + len(body)
         if end > len(self._bytes):

@@ -71,7 +71,7 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         codec: Compression of the records.
         level: The codec's level, None for Kafka's default.
         timestamp_type: Source of the visible timestamps: the producer or the log.
-        append_time_ms: Append time in ms of all records; required with LogAppendTime, and an error
+        append_time_ms: Append time in ms of all records. Required with LogAppendTime; must be None
             with CreateTime. The records' own timestamps stay in the batch, as timestamp deltas.
         producer_id: Id of an idempotent producer, -1 for none.
         producer_epoch: The producer's epoch, -1 for none.

@@ -29,10 +29,10 @@ class CompactedPart(NamedTuple):
     Attributes:
         start_offset: First of these offsets, inclusive.
         end_offset: End of these offsets, exclusive.
-        records: Number of records left, not counting transaction markers; None if unknown.
+        records: Number of remaining records, without transaction markers; None if unknown.
         next_offset: Next offset with a record, if the range begins with an offset that has neither
             a record nor a marker; None in all other cases.
-        markers: Number of transaction markers left; 0 if `records` is None.
+        markers: Number of remaining transaction markers; 0 if `records` is None.
     """
 
     start_offset: int

@@ -227,7 +227,7 @@ class RemotePartition:
         clock: ClockName,  # noqa: ARG002 - the lookups were on this clock
         steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
-        """Return the first record at or after a time in `matches`; None if there is none."""
+        """Return the result of the lookup of a time, which must be a key of `matches`."""
         return self.matches[timestamp_ms]
 
 
@@ -463,7 +463,7 @@ class BrokerBackend(Closing):
     def _views(
         self, requested: Mapping[TopicPartition, scan.RequestedRange], question: Question
     ) -> dict[TopicPartition, RemotePartition]:
-        """Return the partitions with their offsets, looked up by time if `resolve` needs it."""
+        """Return the partitions with their offsets, and with the lookups that `resolve` needs."""
         names = list(requested)
         marks = self._marks(names, IsolationLevel.READ_UNCOMMITTED)
         stable = marks

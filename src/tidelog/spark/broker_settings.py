@@ -2,8 +2,8 @@
 
 Settings without effect on a read are ignored with a warning. If `security.protocol` is PLAINTEXT
 and the wire client supports all settings that have an effect, batches are fetched directly from the
-leaders. For other settings, records are read through librdkafka; a setting that librdkafka does not
-support raises ConfigError.
+leaders. Otherwise, records are read through librdkafka; a setting that librdkafka does not support
+raises ConfigError.
 """
 
 import logging

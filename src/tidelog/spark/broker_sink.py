@@ -306,9 +306,9 @@ class _Task:
     def _settings(self) -> dict[str, object]:
         batch_bytes = max(self._options.batch_bytes, 1)
         settings: dict[str, object] = {
-            # The topic's max.message.bytes limits records, and brokers refuse larger ones. So this
-            # setting is higher than librdkafka's default. Because it limits batches, too, batches
-            # of several records get the default as their limit, which most topics accept.
+            # The brokers refuse records above the topic's max.message.bytes. So the producer itself
+            # accepts records above librdkafka's default limit. Batches of several records are
+            # limited to that default by batch.size, because most topics accept such batches.
             "message.max.bytes": RECORD_BYTES_MAX,
             "enable.idempotence": True,
             # Each delivery report is checked, because a report without an offset proves no

@@ -134,7 +134,7 @@ _Value = TypeVar("_Value")
 
 
 class Options:
-    """Options by case-insensitive name. Methods parse an option's value. Errors have its name."""
+    """Options by case-insensitive name. The methods parse values; their errors name the option."""
 
     def __init__(self, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
         """Check the names of the options.

@@ -8,8 +8,8 @@ workers that start afterwards, and checks the Python of a worker.
 The data source is tested with the supported versions and refuses all other versions. The reason is
 that Spark's Python data sources change from one version to the next, so with another version an
 error might appear only while a query runs. Any process can get Spark's version from pyspark. Every
-session, even a session of Spark Connect, reports Java's version (`check_session`). Otherwise,
-Java's version is read from the process that started Spark's Python (`driver_java`).
+session, even a session of Spark Connect, reports Java's version (`check_session`). Without a
+session, Java's version is read from the process that started Spark's Python (`driver_java`).
 
 `workers` checks the Python and the packages of the workers.
 """

@@ -238,7 +238,7 @@ class PromptAck:
 
 
 def acknowledge_receipt() -> PromptAck:
-    """Acknowledge the data that this process has received. Unpickling a `PromptAck` calls this."""
+    """Acknowledge the received data. Called when a `PromptAck` is unpickled."""
     acknowledge_now()
     return PromptAck()
 

@@ -248,7 +248,10 @@ def _fitting(segment: ClosedSegment, cache: ZoneCache) -> bool:
 
 
 def _beside(segment: ClosedSegment) -> ZoneMap | None:
-    """Return the zone map next to a segment's log; None if missing or of older append times."""
+    """Return the zone map next to a segment's log.
+
+    Return None if there is no zone map, or if it was built from older append times.
+    """
     zone_map = segment.zones
     return (
         zone_map

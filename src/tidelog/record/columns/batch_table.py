@@ -6,8 +6,8 @@ check the CRC of each batch, just before it decodes the batch.
 
 Bodies of compressed and of legacy batches are written one after the other into one scratch buffer.
 Their `BODY_START` and `BODY_END` are positions in that buffer, but `POSITION` is still the batch's
-position in the log. The positions of lz4 frames are computed from the table's columns, because
-creating a Python object for a batch costs more than decompressing 16 KB.
+position in the log. The positions of lz4 frames are computed from the table's columns, without a
+Python object for each batch: creating this object would cost more than decompressing 16 KB.
 """
 
 from collections.abc import Callable, Iterator
@@ -177,11 +177,11 @@ class DecodeStats:
 
     Attributes:
         batches: Number of batches whose headers were read.
-        batches_opened: Number of batches that were opened, so that their records were examined.
+        batches_opened: Number of batches that were opened to examine their records.
         rows: Number of rows returned.
         without_time: Number of records in the offset range that have no time; counted only for a
-            selection with a time range. Records of unopened batches are not counted; with
-            `Selection.opens_all` no batch stays unopened because of its times.
+            selection with a time range. Records of unopened batches are not counted. With
+            `Selection.opens_all`, batches are also opened if their times can't match.
         end_at: Position after the last batch whose header was read. If the buffer ends inside a
             batch, this position is before the buffer's end.
         next_offset: Offset after the last batch whose header was read; -1 if no header was read.
@@ -280,9 +280,9 @@ def groups(
 ) -> Iterator[Group]:
     """Yield the batches to open, in groups.
 
-    A group has at most `rows` records and `GROUP_BYTES` (`LEFT_GROUP_BYTES` if its checksums are
-    not checked yet); a larger batch forms a group of its own. With `leaves_sums` the caller must
-    check the checksums of groups whose `is_checked` is False.
+    A group has at most `rows` records and `GROUP_BYTES` bytes (`LEFT_GROUP_BYTES` if its checksums
+    are not checked yet); a larger batch forms a group of its own. With `leaves_sums`, the caller
+    must check the checksums of groups whose `is_checked` is False.
 
     Raises:
         CorruptBatch: A frame, a checksum or an offset is wrong; earlier batches were yielded.
