@@ -90,7 +90,9 @@ def with_progress(
     text: Callable[[int], str],
     done: Callable[[int], int],
 ) -> "pa.RecordBatchReader":
-    """Return a reader that yields the same batches and shows a bar; `reader` itself without a bar.
+    """Return a reader that yields the same batches and shows a bar.
+
+    If no bar is to be shown, return `reader` itself.
 
     Args:
         reader: The reader.

@@ -32,7 +32,7 @@ class JsonText(str):
 
 
 def decoder(encoding: Encoding) -> Decode:
-    """Return a function that converts bytes to a cell for people.
+    """Return a function that converts bytes to a cell of a printed table.
 
     `auto` returns text if the bytes are UTF-8, else `{"base64": ...}`. Bytes that are invalid in
     the encoding become `{"base64": ...}` too. So the other records are shown even if one record is

@@ -363,8 +363,8 @@ def _verdict(surroundings: Surroundings, options: LagOptions, groups: "Lags") ->
 
 # Maximum number of groups that a note names.
 _GROUPS_NAMED: Final = 5
-# Columns of partitions. `_TABLE` has few columns, for people. `_FIELDS` has all columns, in plain
-# units, for scripts.
+# Columns of partitions. `_TABLE` has the few columns of printed tables. `_FIELDS` has all columns,
+# in plain units, for JSON and CSV.
 _TABLE: Final = output.columns(
     "topic",
     output.number("partition"),

@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from tidelog.scan.split import ScanStats
     from tidelog.types import TopicPartition
 
-# Maximum number of rows by time in a table for people if --by is not given: three days of hours,
-# ten weeks of days, a year of weeks.
+# Maximum number of rows by time in a printed table if --by is not given: three days of hours, ten
+# weeks of days, a year of weeks.
 HOUR_ROWS: Final = 75
-# Note below tables for people that have percentiles.
+# Note below printed tables that have percentiles.
 PRECISION_NOTE: Final = (
     f"percentiles are off by at most {RELATIVE_ERROR:.1%}, and rounded by at most another"
     f" {RELATIVE_ERROR:.1%}"
@@ -481,7 +481,7 @@ def topic_table(
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return the columns and rows of a table with a row for each topic that has a latency.
 
-    A topic's row combines the latencies of all hours. Percentiles are rounded for people, unless
+    A topic's row combines the latencies of all hours. Percentiles are rounded for printing, unless
     `is_exact` is true.
     """
     from tidelog.scan.latency_verdict import clock_ahead_ms, shown_percentiles
@@ -505,7 +505,7 @@ def topic_table(
 def hour_table(
     latencies: Iterable[tuple[tuple[str, ...], LatencyByHour]], zone: str | None, *names: str
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return columns and rows of latency by time for people.
+    """Return columns and rows of latency by time for a printed table.
 
     A group has about `HOUR_ROWS` rows at most. A row is usually one hour, day, week or month. There
     are two exceptions: a span of the latencies overlaps two of these units, or the group would have
@@ -603,7 +603,7 @@ def _print_late(
 def delay_table(
     topics: "Mapping[str, TopicLateness]",
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return a table for people: how many records each watermark delay loses.
+    """Return a table for printing: how many records each watermark delay loses.
 
     Delays that lose the same number of records share a row.
     """

@@ -154,8 +154,8 @@ def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Functi
 def shown_table(show: _Word | None, kind: type[_Word], form: Format) -> _Word:
     """Return the value of `--show`, or its default.
 
-    If `show` is None, return the first member of `kind` for people, and the second member for
-    scripts.
+    If `show` is None, return the first member of `kind` for a table, and the second member for JSON
+    and CSV.
     """
     people, programs = [*kind][:2]
     return show or (people if form is Format.TABLE else programs)

@@ -490,7 +490,7 @@ _LONG_MS: Final = 1_000
 def count_progress(
     surroundings: Surroundings, title: str, total: int
 ) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on stderr from the second second on, if stderr is a terminal.
+    """Show a progress bar on stderr after `_LONG_MS`, if stderr is a terminal.
 
     Yields a function that takes the number of items done so far.
 

@@ -203,7 +203,7 @@ _SPECIAL_VALUES: Final = {
 
 
 def setting_text(name: str, text: str) -> str:
-    """Return a setting's value for people, followed by its meaning: `-1 (no limit)`."""
+    """Return a setting's value for printing, followed by its meaning: `-1 (no limit)`."""
     meaning = _meaning(name, text)
     return text if meaning is None else f"{text} ({meaning})"
 

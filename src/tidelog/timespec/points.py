@@ -70,10 +70,11 @@ class Moment:
         wall: A date or time, not yet in a zone.
         at_ns: An instant, in ns since the epoch.
         length_ns: A length of time in ns; the context decides where it starts.
-        is_ago: Whether the length was written as an ISO duration. An ISO duration where a point is
-            expected, as in `PT6H`, means that long before now.
+        is_ago: Whether the length was written as an ISO duration. Where a point in time is
+            expected, an ISO duration such as `PT6H` means the time that long before now.
         from_now: Whether the instant was written relative to now.
-        zone: Zone that follows a time relative to now, or a length; neither depends on the zone.
+        zone: Zone that follows a time relative to now, or a length. It does not change this time or
+            length, but applies to the other side of a range and to the output.
     """
 
     text: str
@@ -135,10 +136,11 @@ def read_moment(text: str, now_ms: int) -> Moment:
 
 
 def _read_relative(text: str, now_ms: int) -> Moment | None:
-    """Parse a time relative to now or a length, followed by a zone, which is not checked.
+    """Parse a time relative to now, or a length, that is followed by a zone.
 
-    The zone has as few words as possible, so that the words before it are a time relative to now or
-    a length. Return None if the text does not have this form.
+    The text is split before the last words that can be a zone, so that the words before them are a
+    time relative to now or a length. Whether the zone exists is not checked. Return None if the
+    text does not have this form.
     """
     words = text.split(" ") if len(text) <= TEXT_LIMIT else []
     for count in range(len(words) - 1, 0, -1):

@@ -299,7 +299,7 @@ def in_zone(text: str, times_ms: Iterable[int | None], zone: tzinfo | str | None
 
 
 def zoned_text(ms: int, zone: tzinfo | str | None = None) -> str:
-    """Format a time for people with its zone: `2013-02-08 17:00:00 UTC`; see `time_text`.
+    """Format a time with its zone, for printing: `2013-02-08 17:00:00 UTC`; see `time_text`.
 
     `parse_point` reads it back, except in an hour that a clock change repeats.
     """

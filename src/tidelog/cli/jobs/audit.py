@@ -215,7 +215,7 @@ def _audit(
 def _show(
     surroundings: Surroundings, request: AuditCommand, group: str | None, audited: AuditResults
 ) -> None:
-    """Print the verdict and the chosen table; for people, a table without rows is left out."""
+    """Print the verdict and the chosen table; JSON and CSV are written even without rows."""
     kind, show = request.kind, shown_table(request.show, AuditShow, request.kind)
     verdict = audit_verdict(audited, request.a, other_side(request, group))
     output.print_verdict(surroundings, verdict, kind)
@@ -236,7 +236,7 @@ def other_side(request: AuditCommand, group: str | None) -> str:
 
 
 def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
-    """Return the table of topics for people, with a column for each kind in `_kinds`."""
+    """Return the table of topics for printing, with a column for each kind in `_kinds`."""
     kinds = _kinds(audited)
     columns = output.columns(
         "topic",

@@ -397,7 +397,7 @@ def _verdict(verdict: "Verdict", zone: str | None) -> dict[str, Cell]:
     }
 
 
-# -- for people ----------------------------------------------------------------------------------
+# -- sentences and tables ------------------------------------------------------------------------
 
 
 def _sentences(report: Report) -> list[str]:

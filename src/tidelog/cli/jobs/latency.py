@@ -52,7 +52,7 @@ from tidelog.types import HOUR_MS
 if TYPE_CHECKING:
     from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
 
-# Columns for scripts, with the headings of the tables for people.
+# Columns of JSON and CSV, with the headings of printed tables.
 _AHEAD: Final = output.titled(clock_ahead=output.duration("skew_ms_max"))
 _LATE: Final = output.titled(late_by_up_to=output.duration("late_ms_max"))
 HOURS: Final = output.columns(
@@ -183,7 +183,7 @@ def _show(surroundings: Surroundings, request: Request, result: "LatencyResult")
 def people_table(
     result: "LatencyResult", show: LatencyShow, zone: str | None
 ) -> tuple[Columns, Iterable[Row]]:
-    """Return the columns and rows of the table `show` for people: a short table."""
+    """Return the columns and rows of the table `show` for printing: a short table."""
     from tidelog.cli.latency import delay_table, hour_table, topic_table
 
     if show is LatencyShow.HOURS:
@@ -208,9 +208,9 @@ def people_table(
 def table(
     result: "LatencyResult", show: LatencyShow, *, is_exact: bool = True
 ) -> tuple[Columns, Iterable[Row]]:
-    """Return the columns and rows of the table `show` for scripts.
+    """Return the columns and rows of the table `show` for JSON and CSV.
 
-    Without `is_exact`, percentiles are rounded as in the tables for people.
+    Without `is_exact`, percentiles are rounded as in printed tables.
     """
     from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
 
@@ -358,9 +358,9 @@ def _lost(name: str, topic: "TopicTimes") -> list[Section]:
 
 
 def _percentiles(hours: LatencyByHour, steps: Steps) -> list[Series]:
-    """Return a series for each percentile: its value in each step, from all latencies in it.
+    """Return a series for each percentile, with one value for each step.
 
-    The values are rounded as in the tables for people.
+    A value is computed from all latencies in the step, and rounded as in printed tables.
     """
     from tidelog.scan.latency_verdict import shown_percentiles
 

@@ -50,8 +50,8 @@ class Column:
     """A column.
 
     Attributes:
-        name: Name of the column in JSON and CSV, with the unit: `behind_ms`. Names for people are
-            derived from this name.
+        name: Name of the column in JSON and CSV, with the unit: `behind_ms`. The names in tables
+            and sentences are derived from this name.
         kind: Kind of its cells. Times are in ms, durations in ms (in seconds if the name ends with
             `_s`), shares from 0 to 1.
         is_minor: Whether narrow terminals drop the column before other columns.
@@ -62,7 +62,7 @@ class Column:
         limit: Display width at which tables cut cells, None for whole cells.
         least: Display width to which narrow terminals shorten cells before they drop minor columns;
             None for the default of the column's kind.
-        title: Name of the column for people, if `name` is not clear enough; else empty.
+        title: Name of the column in tables, if `name` is not clear enough; else empty.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Column:
 
     @property
     def words(self) -> str:
-        """Name for people, without the unit, which the cells show: `behind` for `behind_ms`.
+        """Displayed name, without the unit, which the cells show: `behind` for `behind_ms`.
 
         The places A and B keep their capitals in lowercase names: `A offset`, `position on A`.
         """
@@ -127,7 +127,7 @@ def columns(*parts: str | Columns) -> Columns:
 
 
 def titled(**parts: Columns) -> Columns:
-    """Return columns whose titles for people are the argument names, with spaces instead of `_`."""
+    """Return columns whose titles are the argument names, with spaces instead of `_`."""
     return tuple(
         replace(column, title=title.replace("_", " "))
         for title, part in parts.items()

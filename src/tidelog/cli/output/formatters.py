@@ -1,4 +1,4 @@
-"""Formatters for people, one for each kind of cell, shared by tables, sentences and pages."""
+"""Formatters of printed text, one for each kind of cell; shared by tables, sentences and pages."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,7 @@ def count_text(count: "Count | float") -> str:
 
 
 def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
-    """Format a cell for people: one line, control characters escaped; None becomes `-` or `(null)`.
+    """Format a cell as one line; control characters are escaped, None becomes `-` or `(null)`.
 
     If a cell in a column of times is text, for example a remark on omitted rows, it is returned
     unchanged.
@@ -74,7 +74,7 @@ def _plain(cell: object) -> str:
 
 
 def data_text(cell: object) -> str:
-    """Format a key or value for people: one line, control characters escaped.
+    """Format a key or value as one line; control characters are escaped.
 
     Null becomes `(null)`, and empty text becomes `(empty)`. A key or value whose own text is
     `(null)` or `(empty)` is quoted.

@@ -58,8 +58,8 @@ def common_start(texts: Iterable[str], width: int) -> str:
     Return "" if all different cells differ in the first `width` columns of the terminal, or if
     their common start is short. Cells without a value may lack the start.
 
-    The start ends between two fields, so that the first shown field keeps its name. If more cells
-    differ when it ends before a value, or anywhere, it ends there.
+    The start ends between two fields, so that the first shown field keeps its name. The start ends
+    before a value, or between any two characters, only if more cells then differ.
     """
     cells = {text for text in texts if text not in (NULL, EMPTY)}
     seen = len({cut(text, width) for text in cells})
@@ -76,7 +76,7 @@ def common_start(texts: Iterable[str], width: int) -> str:
 
 
 def _shared_start(first: str, last: str) -> str:
-    """Return the start of two texts; all texts between them in sorted order have it, too."""
+    """Return the common start of two texts; all texts between them in sorted order have it, too."""
     pairs = enumerate(zip(first, last, strict=False))
     end = next((at for at, (one, other) in pairs if one != other), min(len(first), len(last)))
     return first[:end]

@@ -1,4 +1,4 @@
-"""Writers of rows: tables for people, JSON lines and CSV for scripts."""
+"""Writers of rows: printed tables, and JSON lines and CSV for scripts."""
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -126,7 +126,7 @@ def print_summary(
 ) -> None:
     """Write one row to stdout.
 
-    For people, each column has a line. For scripts, the row is written as `print_rows` writes it.
+    As a table, each column has a line. JSON and CSV are written as by `print_rows`.
     """
     if kind is Format.TABLE:
         _print_block(surroundings, columns, row, zone)
