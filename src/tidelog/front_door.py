@@ -176,7 +176,7 @@ class FrontDoor(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], *, clock: str = ClockName.RECORD
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record at or after a time, for each partition. Source: KIP-79.
+        """Return the lowest offset of a record at or after a time, for each partition (KIP-79).
 
         Args:
             times: Time for each partition, in ms since the epoch, 0 or more.

@@ -49,7 +49,7 @@ GROUPS_MAX: Final = 1 << 20
 DIGESTS_MAX: Final = 1 << 25
 # Number of records that are added to the groups at once.
 _ADDED_ROWS: Final = 1 << 19
-# If so many record batches wait to be added, they are merged into one, because even an empty batch
+# Number of waiting record batches at which they are merged into one, because even an empty batch
 # needs about 4 KB of memory.
 _ADDED_BATCHES: Final = 1 << 10
 _DIGESTS_FIRST: Final = 1 << 16

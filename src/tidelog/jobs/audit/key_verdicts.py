@@ -22,7 +22,7 @@ key is one of the keys that have moved (see `displaced`).
 | duplicated | the last records are equal, and B has more records of the key |
 | versions | the last records are equal, earlier records differ, and B has no more records than A |
 
-If `history` is false, only a key's last records are compared. Then a key also counts as equal if it
+If `history` is false, only a key's last records are compared, and a key also counts as equal if it
 is deleted on one side (its last record's value is null) and missing on the other side. Two last
 records are equal if their create times and values are equal. If one side does not know the create
 time, only the values are compared.

@@ -7,8 +7,8 @@ into chunks and limits the rate. `targets` writes the chunks.
 Invariants: a chunk is added to the journal before the target receives the chunk, and is removed
 from the journal after the target has written it. If the journal contains a chunk, a restart writes
 the chunk again, with the same offsets and the same number. A target that already has a chunk with
-this number skips the repeated chunk, or replaces the earlier chunk by it. The journal is replaced
-atomically and durably, and locked while a job uses it.
+this number skips the repeated chunk, or replaces its chunk with the repeated one. The journal is
+replaced atomically and durably, and locked while a job uses it.
 """
 
 import json

@@ -99,9 +99,8 @@ NO_SLOT: Final = -1
 
 _WORD_SIZE: Final = 8
 
-# Hashing keys in parallel takes as many steps for each key as for the longest key. If these are
-# more than `_WASTE_MAX` times as many steps as for hashing the keys one by one, the keys are hashed
-# one by one.
+# Hashing keys in parallel takes as many steps for each key as for the longest key. Keys are hashed
+# in parallel only if this takes at most `_WASTE_MAX` times the steps of hashing them one by one.
 _WASTE_MAX: Final = 2
 
 
