@@ -334,7 +334,7 @@ class Scan(ArrowSource):
         )
 
     def repeated(self, *, limit: int = KEYS_SHOWN, with_times: bool = True) -> "RepeatedRecords":
-        """Return the records that came more than once.
+        """Return the records that occur more than once.
 
         Records are equal if their keys and values have the same bytes and their create times are
         equal. An unknown create time equals only other unknown create times. Headers are not

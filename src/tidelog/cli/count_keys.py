@@ -98,10 +98,10 @@ _KEY_SHOWN: Final = 40
 
 
 def _largest_text(counts: "KeyCounts", order: KeyOrder, encoding: Encoding) -> str:
-    """Return how many of the first keys have half of the bytes or records, and their total share.
+    """Return how many of the largest keys have half of the bytes or records, and their share.
 
     If all shown keys together have less than half, return the number and the share of these keys.
-    The text also has the first key and its share.
+    The text also has the largest key and its share.
     """
     if not counts.keys:
         return "no record has a key" if counts.records else "there are no records"
@@ -138,7 +138,7 @@ def print_repeated(
     form: tuple[Format, Encoding],
     zone: str | None,
 ) -> None:
-    """Print the records that came more than once.
+    """Print the records that occur more than once.
 
     Args:
         surroundings: Its stdout gets the table.

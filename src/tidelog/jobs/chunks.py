@@ -84,7 +84,7 @@ class Pacer:
     def __init__(
         self, rate: Rate | None, clock: Clock, wait: Callable[[float], None] = wait_seconds
     ) -> None:
-        """Create the pacer. The average counts from this moment, so the first chunk is not delayed.
+        """Create the pacer. The average rate is computed from this moment on.
 
         Args:
             rate: The limit; None for no limit.

@@ -138,7 +138,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
         InvalidRequest: Offsets or times are invalid.
         MissingFile: The topics file lists one of the partitions, but it has no directory.
         CorruptData: A batch that had to be read is damaged.
-        OffsetsGone: A segment, or its end, is missing from the middle of the log.
+        OffsetsGone: A segment in the middle of the log is missing, or has lost its end.
         MissingDependency: Something must be read, and pyarrow, numpy or numba is not installed.
     """
     plans = plan_count(
@@ -187,7 +187,7 @@ def _read(split: Split, env: Env | None, stats: ScanStats) -> None:
     """Count a split by reading it. Records that are deleted during the read are not counted.
 
     Raises:
-        OffsetsGone: A segment, or its end, is missing from the middle of the log.
+        OffsetsGone: A segment in the middle of the log is missing, or has lost its end.
     """
     try:
         from tidelog.scan.reader import ReadOptions, read

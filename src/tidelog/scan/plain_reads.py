@@ -52,7 +52,7 @@ class PlainReads(ABC):
 
     @abstractmethod
     def first_at(self, name: TopicPartition, ms: int) -> int | None:
-        """Return the offset of the first record at or after a time on the clock, else None."""
+        """Return the lowest offset of a record at or after a time on the clock, None if none is."""
 
     @abstractmethod
     def newest_ms(self) -> int | None:

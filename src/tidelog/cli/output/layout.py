@@ -48,7 +48,7 @@ def cut(text: str, width: int | None) -> str:
 
 
 def without_start(text: str, start: str) -> str:
-    """Replace the start of a text by an ellipsis; another text is returned unchanged."""
+    """Replace `start` by an ellipsis in a text that begins with it; return other texts as is."""
     return f"{ELLIPSIS}{text[len(start) :]}" if text.startswith(start) else text
 
 

@@ -325,7 +325,7 @@ class BrokerPartition:
         self._must_roll = roll
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
-        """Request the broker's decision and a job; the job is None if nothing must be cleaned."""
+        """Return the broker's decision on whether to clean, and the job, None if nothing is due."""
         from tidelog.control.verbs import compact_arguments, read_lent
 
         request = compact_arguments(self.name, roll=self._must_roll, is_asked=is_asked)

@@ -332,8 +332,9 @@ def _check_planned(
             findings = check_pair(plan, number, sources[number], one, now_ms, loads[number])
             is_forced = force or number not in new
             ensure(_target(plan, number, one), findings, force=is_forced)
-            # Records of earlier pairs are not counted by time. So a finding on an earlier pair that
-            # is not a loss would only state that the number of records is unknown. It is left out.
+            # Records of earlier pairs are not counted by time. So for an earlier pair, a finding
+            # other than a loss would only state that the number of records is unknown. Such
+            # findings are left out.
             reported += [finding for finding in findings if number in new or finding.is_loss]
         return reported
 

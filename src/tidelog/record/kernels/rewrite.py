@@ -102,7 +102,7 @@ WRITTEN_LAST: Final = 3
 WRITTEN_MAX_TIMESTAMP: Final = 4
 WRITTEN_SLOT: Final = 5  # the batch's row in `Sources.table`
 WRITTEN_RECORDS: Final = 6
-WRITTEN_TOMBSTONES: Final = 7  # 0 for a copied batch: the caller knows its tombstones
+WRITTEN_TOMBSTONES: Final = 7  # 0 for a copied batch, because the caller knows this number
 IS_NEW: Final = 8  # 0: a copy; 1: a new batch, which the caller must compress and checksum
 WRITTEN_FIELDS: Final = 9
 

@@ -6,8 +6,8 @@ returns the position, and the caller decompresses the batch. A search skips a ba
 timestamp in the batch's header is too small. The search checks the CRCs of the first `PASSED_BYTES`
 of skipped batches. If the search uses a time index entry, it does not check the CRCs of the
 batches up to and including the entry's batch. Instead, it checks that the largest timestamp in the
-header of the entry's batch equals the entry's timestamp. The caller checks the batch that contains
-the result.
+header of the entry's batch equals the entry's timestamp. The caller checks the CRC of the batch
+that contains the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
 index: int64 timestamp, int32 relative offset. A floor search returns the last entry whose key is
