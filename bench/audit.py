@@ -136,7 +136,7 @@ class Topics:
         self.folder = tempfile.mkdtemp(prefix="tidelog-bench-")
         self.a, self.b, self.state = (f"{self.folder}/{name}" for name in ("a", "b", "state"))
         self.records = records
-        # Number of records without the additional 1 %, which `grow` appends.
+        # Number of records of a partition before `grow` appends 1 % more.
         size = records // PARTITIONS
         self.partitions = [Partition(n, size + size // 100) for n in range(PARTITIONS)]
         for path in (self.a, self.b):
@@ -155,7 +155,7 @@ class Topics:
                 append(log_dir.log(TOPIC, partition.number), partition.keys, numbers)
 
     def grow(self) -> None:
-        """Append 1 % to both topics."""
+        """Append 1 % more records to both topics."""
         size = self.records // PARTITIONS
         for partition in self.partitions:
             more = np.arange(size, len(partition.keys))

@@ -2,10 +2,11 @@
 
 Both brokers run at the same time and are measured in turn. While one broker is measured, the other
 is idle. A generator that replays prepared requests (bench/broker_load.py) produces the load, so
-that the brokers are compared and not the clients. kcat is measured too. In most throughput cells a
-Produce request has 1 MB: one batch as librdkafka fills it, or one batch for each of sixteen
-partitions. In the other cells a batch has 16 KB, the Java producer's default. Five Produce requests
-are in flight, with acks=all. CPU time is the time of the broker's own processes.
+that the brokers are compared and not the clients. kcat is measured too. Throughput is measured in
+cells (kinds of load). In most cells a Produce request has 1 MB: one batch as librdkafka fills it,
+or one batch for each of sixteen partitions. In the other cells a batch has 16 KB, the Java
+producer's default. Five Produce requests are in flight, with acks=all. CPU time is the time of the
+broker's own processes.
 """
 
 import sys

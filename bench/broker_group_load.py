@@ -77,8 +77,8 @@ class Member(ABC):
         sock: The member's connection.
         group: Id of the group.
         is_waiting: Whether a response is pending.
-        epoch: Generation of the group (classic) or epoch of the member (consumer); -1 if it is not
-            in the group.
+        epoch: Generation of the group (classic) or epoch of the member (consumer); -1 if the
+            member is not in the group.
         count: Number of partitions assigned to the member.
     """
 
@@ -210,7 +210,7 @@ class ClassicMember(Member):
         self.send(SYNC_GROUP, 5, asked)
 
     def _dealt(self, members: Sequence[str]) -> list[SyncGroupRequestAssignment]:
-        """Return the assignment of each of `members`; only the leader gets `members`."""
+        """Return the assignment of each member; only the leader's response lists the members."""
         name = self.topic.encode()
         dealt = []
         for place, member in enumerate(members):
@@ -281,7 +281,7 @@ class Members:
     """Members of one group, served by one thread until their assignment is complete."""
 
     def __init__(self, partitions: int) -> None:
-        """`partitions` is the topic's number of partitions; a settled group has assigned all."""
+        """`partitions` is the topic's number of partitions; a settled group assigns all of them."""
         self._partitions = partitions
         self._waiting = select.epoll()
         self._by_fd: dict[int, Member] = {}

@@ -49,8 +49,8 @@ GOALS = {"zipf": "<= 0.47", "uniform": "<= 0.37"}
 class Figures:
     """Figures of a run over all updates.
 
-    `peak` is the largest space in live sizes. `segments` is the largest number of segments, divided
-    by the number of segments that the live records fill.
+    `peak` is the largest space that the log takes, divided by the live size. `segments` is the
+    largest number of segments, divided by the number of segments that the live records fill.
     """
 
     written_bytes: int

@@ -7,13 +7,13 @@ case's unit decides how this number is used:
 - `s`, `ms`, `us`: elapsed time per piece of work, lower is better;
 - any other unit (bytes, rows): the figure is the number itself, independent of the time.
 
-`ratio` is always ours / rival. A goal limits this ratio, or our figure in the case's unit. A goal
-for the ratio is written `>= X` or `<= X`, optionally with `ratio` before it. A goal for the figure
-is written `ours >= X` or `ours <= X`. Results also have CPU time and peak memory. CPU time is the
-time of this process and of the children that it has waited for. Peak memory is the amount by which
-one call raises the resident set; outside Linux, peak memory is None. CPU time and peak memory don't
-include a long-lived child such as Spark's JVM. Callables that are shorter than `ROUND_SECONDS` run
-several times per round, unless the case has `prepare`.
+`ratio` is always ours / rival. A goal limits this ratio, or tidelog's figure in the case's unit. A
+goal for the ratio is written `>= X` or `<= X`, optionally with `ratio` before it. A goal for
+tidelog's figure is written `ours >= X` or `ours <= X`. Results also have CPU time and peak memory.
+CPU time is the time of this process and of the children that it has waited for. Peak memory is the
+amount by which one call raises the resident set; outside Linux, peak memory is None. CPU time and
+peak memory don't include a long-lived child such as Spark's JVM. Callables that are shorter than
+`ROUND_SECONDS` run several times per round, unless the case has `prepare`.
 """
 
 import gc

@@ -155,7 +155,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def _lookup_cases(quick: bool) -> Iterator[Case]:
-    """Yield the cases of offsets by time."""
+    """Yield the cases of offsets by time, positions by offset, and memory of indexes."""
     size = GIGABYTE // 8 if quick else GIGABYTE
     count = 2_000 if quick else 20_000
     note = f"{size >> 20} MB, 64 segments"

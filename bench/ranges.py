@@ -192,7 +192,7 @@ def _offsets_of(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
 
 
 def _share(topic: Topic, wanted: RequestedRange, *, of_sidecars: bool) -> float:
-    """Return the bytes that were read from the log (or sidecars), as a percentage of its size."""
+    """Return the bytes read from the log, or from sidecars, as a percentage of the log's size."""
     stats = ScanStats()
     topic.read(wanted, stats)
     used = stats.sidecar_bytes if of_sidecars else stats.log_bytes
@@ -287,7 +287,10 @@ class ManySegments:
         self._add_zones()
 
     def _write(self, batch: bytearray, number: int) -> int:
-        """Write a segment 10 ms after the previous one; return the fingerprint of its batch."""
+        """Write a segment; return the fingerprint of its batch.
+
+        The times of a segment are 10 ms after the times of the segment before it.
+        """
         base, time_ms = 2 * number, START_MS + 10 * number
         batch[:8] = base.to_bytes(8, "big")
         for place, value in ((BASE_TIMESTAMP_AT, time_ms), (MAX_TIMESTAMP_AT, time_ms + 1)):

@@ -136,7 +136,10 @@ def session() -> "SparkSession":
 def nothing(
     spark: "SparkSession", path: str, columns: tuple[str, ...]
 ) -> Callable[[], "DataFrame"]:
-    """Return a function that loads the rival, with batches of the same number and size as ours."""
+    """Return a function that loads the rival's data source as a DataFrame.
+
+    The rival yields as many batches as tidelog's source, each with as many rows.
+    """
     plan = plan_splits({"path": path, "subscribe": TOPIC, "columns": ",".join(columns)})
     wanted, how = scan_columns(columns, {}), scan.ReadOptions(rows=BATCH_ROWS)
     batch = next(scan.read(plan.splits[0], wanted, options=how))

@@ -4,8 +4,8 @@
 searches for the patterns of tidelog's checks (`CHECKS`) in the text that people read: Markdown
 without code, link targets and HTML; docstrings and comments of Python, and in src, examples and
 bench also messages and help texts; texts and code of notebooks; comments and messages of shell
-scripts. Spaces replace all other text, so that lines are the same as in the file, and columns too,
-except in notebooks. docs/decisions/0030-prose-by-proselint.md explains the choice.
+scripts. Spaces replace all other text, so that lines have the same numbers as in the file. Columns
+are the same too, except in notebooks. docs/decisions/0030-prose-by-proselint.md has the reasons.
 """
 
 import ast

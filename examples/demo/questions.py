@@ -314,7 +314,7 @@ def start_compiler(folder: Path) -> "Popen[bytes] | None":
     Args:
         folder: Folder for a small log; the process creates it.
     """
-    # `compile_code` compiles this kernel last, so all kernels are compiled
+    # `compile_code` compiles `map_batches` last. If it is cached, all kernels are.
     if is_cached(map_batches):
         return None
     command = [sys.executable, "-m", __name__, str(folder)]
