@@ -136,14 +136,17 @@ class Produced:
 
 
 def fetched_row(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, int, int]:
-    """Return a partition's index, bytes of records, and bytes of the fields before the records.
+    """Return a partition's index, the size of its records, and the size of the preceding fields.
 
     Raises:
         RuntimeError: The partition has an error or aborted transactions.
     """
     index, error, _high, _stable, _start, aborted, _preferred = _FETCHED.unpack_from(data, at)
     if error or aborted > 1:
-        raise RuntimeError(f"Fetch of partition {index}: error {error}, {aborted - 1} aborted")
+        transactions = max(aborted - 1, 0)
+        raise RuntimeError(
+            f"Fetch of partition {index}: error {error}, {transactions} aborted transactions"
+        )
     size, end = read_uvarint(data, at + FETCHED_SIZE)
     return index, max(size - 1, 0), end - at
 

@@ -328,8 +328,9 @@ def showing(name: str, *keys: str) -> Question:
     return ask
 
 
-# Settings whose values differ on Kafka's broker. The settings of the tests' Kafka change the first
-# value, and a feature of Kafka's cluster changes the second one.
+# Settings that have different values on the two brokers, so they are not compared. Kafka's broker
+# of the tests has another file.delete.delay.ms in its settings. Kafka's min.insync.replicas comes
+# from a feature of the cluster.
 OTHERWISE: Final = frozenset({"file.delete.delay.ms", "min.insync.replicas"})
 
 

@@ -110,7 +110,8 @@ def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
 def settled(record: NewRecord, rng: random.Random) -> NewRecord:
     """Return the record, in most cases with the key k in place of its own key.
 
-    A time near NOW replaces most of the largest times, because these hide other errors.
+    A timestamp of INT64_MAX is replaced by a time near NOW in nine of ten cases, because the error
+    for such a timestamp hides other errors.
     """
     time = record.timestamp
     key = record.key if rng.random() < 0.3 else b"k"

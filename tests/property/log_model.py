@@ -73,7 +73,10 @@ class Model:
         self.durable_end = min(self.durable_end, end)
 
     def first_at(self, target: int, clock: ClockName) -> tuple[int, int] | None:
-        """Return the earliest record at or after a time: (offset, its time)."""
+        """Return offset and time of the first record, by offset, whose time is `target` or later.
+
+        Returns None if there is no such record.
+        """
         found = (e for e in self.visible() if e.time(clock) >= target)
         entry = next(found, None)
         return None if entry is None else (entry.offset, entry.time(clock))

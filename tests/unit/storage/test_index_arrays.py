@@ -22,7 +22,11 @@ Row = tuple[int, int]
 
 
 def is_sound(index: OffsetIndex | TimeIndex, *, by_arrays: bool) -> bool:
-    """Return whether the check accepts the index; the check uses numpy only if it is loaded."""
+    """Return whether `check` accepts the index.
+
+    `check` uses numpy only if numpy is already loaded. Without `by_arrays`, numpy seems not to be
+    loaded.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if not by_arrays:
             patch.delitem(sys.modules, "numpy")

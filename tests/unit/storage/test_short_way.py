@@ -1,4 +1,4 @@
-"""Appends as a copy, in place, or together with other logs give equal files and results."""
+"""The three ways to append a batch (see `Way`) give equal files and results."""
 
 from dataclasses import dataclass, field
 from enum import Enum

@@ -21,7 +21,7 @@ from tidelog.types import OFFSETS_TOPIC
 
 
 async def make(path: Path) -> None:
-    """Create a topic of three partitions with one commit."""
+    """Create an offsets topic of three partitions, and commit one offset."""
     async with running_node(path) as node:
         await node.groups.topic.ensure_topic()
         assert await commit(node.groups, 7) == [ErrorCode.NONE]
