@@ -111,10 +111,10 @@ def plain_settings(texts: Mapping[str, _Text]) -> dict[str, _Text]:
 
 @contextmanager
 def amounts_in_errors(given: Mapping[str, str | None]) -> Iterator[None]:
-    """Inside the context, complete errors of settings that `plain_settings` has converted.
+    """Reword ConfigErrors that are raised in the context for values which may have a unit.
 
-    For a converted value such as `1KB`, an error has the text as given. For a text that is not a
-    number, the error also names the valid amounts.
+    If `plain_settings` has converted the value (`1KB`), the error shows the text as given. If the
+    value is neither an amount nor a number, the error also names the valid amounts.
 
     Args:
         given: The argument of `plain_settings`.

@@ -184,7 +184,7 @@ def text_of(value: ConfigValue | None) -> str:
 
 
 def _java_double(value: float) -> str:
-    """Format a finite number as Java does: with an exponent below 0.001 and from 10,000,000 on."""
+    """Format a finite number as Java does: below 0.001 and from 10,000,000 on, with an exponent."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return str(value)
     digits_after_point = max(len(repr(value).split("e")[0].strip("-0.").replace(".", "")) - 1, 1)
@@ -378,7 +378,8 @@ RATIO: Final = decimal("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 RATE: Final = decimal("a number above 0", lambda value: value > 0)
 
-# Maximum share of filled slots. Above this share, lookups in an open hash map become slow.
+# Maximum share of filled slots in a hash map with open addressing. Above this share, lookups become
+# slow.
 LOAD_FACTOR_MAX: Final = 0.9
 
 LOAD_FACTOR: Final = decimal(

@@ -209,7 +209,7 @@ class _ReadCode(Source):
         self._after: list[str] = []
         self._varint = self.name(read_varint, "varint")
 
-    # -- runs of fixed sizes
+    # -- neighboring values of fixed size
 
     def _take(self, letter: str, stem: str) -> str:
         target = self.fresh(stem)
@@ -547,7 +547,7 @@ class _WriteCode(Source):
         self._small = self.name(_ONE_BYTE, "small")
         self._in_tag = False
 
-    # -- runs of fixed sizes
+    # -- neighboring values of fixed size
 
     def _put(self, letter: str, value: str) -> None:
         self._run.append((letter, value))

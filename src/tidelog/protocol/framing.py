@@ -7,9 +7,10 @@ frames share a buffer. A large frame has a buffer of its own. A frame is a view 
 stays valid as long as the caller holds a reference to it, because a buffer is reused only when no
 view of the buffer is left.
 
-The length field of a frame alone causes the allocation of at most about 128 KiB. The buffer of a
-larger frame grows with the number of received bytes, to at most twice this number. Exception: the
-buffer may at once be as large as the largest frame that this connection has received.
+When only the length field of a frame has arrived, at most about 128 KiB are allocated for the
+frame. The buffer of a larger frame grows with the number of received bytes, to at most twice this
+number. Exception: the buffer may at once be as large as the largest frame that this connection has
+received.
 """
 
 from collections import deque
@@ -24,9 +25,10 @@ LENGTH_BYTES: Final = 4
 LENGTH: Final = Struct(">i")
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 
-# Initial size in bytes of the buffer for small frames; and maximum size of a small frame, including
-# its length field. To hold a small frame, the buffer may grow beyond this maximum.
+# Initial size in bytes of the buffer for small frames.
 CHUNK_BYTES_MIN: Final = 4 * 1024
+# Maximum size in bytes of a small frame, including its length field. A buffer that holds parts of
+# several small frames may be larger.
 CHUNK_BYTES_MAX: Final = 64 * 1024
 # The size in bytes of a large frame's buffer is a multiple of this number, so that frames of
 # similar size can reuse the buffer.

@@ -90,7 +90,7 @@ AllRecords: TypeAlias = Sequence[Sequence[Buffer | None]] | None
 
 
 class _Rows(NamedTuple):
-    """Positions of topics and rows in a message of one version.
+    """Fields of a message that contain its topics and their rows, in one version.
 
     Attributes:
         topics: Name of the field with the message's list of topics.

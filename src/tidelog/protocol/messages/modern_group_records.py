@@ -138,7 +138,11 @@ class ConsumerGroupRegularExpressionKey:
 
 @message
 class ConsumerGroupRegularExpressionValue:
-    """Topics that the expression matched, the topic list's version, and the match's time in ms."""
+    """Topics that matched the expression, and the version and time in ms of the match.
+
+    The version shows for which list of topics the match was computed. In Kafka it is the version of
+    the cluster metadata; in tidelog it is the time at which topics were last added.
+    """
 
     topics: list[str] = wire(array(STRING))
     version: int = wire(INT64)
@@ -182,12 +186,12 @@ class ShareGroupStatePartitionMetadataValue:
     deleting_topics: list[ShareStateTopic] = wire(array(struct(ShareStateTopic)))
 
 
-# Kinds of records whose keys do not name a member.
+# Kinds of records to which the code refers by name.
 PARTITION_METADATA: Final = 4
 SHARE_STATE_PARTITIONS: Final = 15
 REGULAR_EXPRESSION: Final = 16
 
-# Keys by the number of the kind: keys of a group, and keys of a member.
+# Maps a kind to the declaration of its key: a group id, or a group id and a member id.
 GROUP_KEYS: Final = {kind: DataMessage(GroupKey, kind, kind) for kind in (3, 4, 6, 11, 12, 15)}
 MEMBER_KEYS: Final = {
     kind: DataMessage(GroupMemberKey, kind, kind) for kind in (5, 7, 8, 10, 13, 14)
