@@ -56,8 +56,8 @@ _NOT_AUTHORIZED: Final = (
 def _typed(operation: str) -> Iterator[str]:
     """Turn a ClusterFailure into NotAuthorized, PolicyViolation or InvalidRequest.
 
-    The failure's error code determines the new error. A failure with any other code is raised
-    unchanged.
+    The failure's error code determines the new error. If the code means none of these errors, the
+    failure is raised unchanged.
     """
     try:
         yield operation

@@ -276,7 +276,7 @@ class BrokerConnection:
         return self.receive(api)
 
     def version_of(self, api: AnyApi, *, least: int = 0, most: int = INT16_MAX) -> int:
-        """Return the highest version up to `most` that both sides support.
+        """Return the highest version from `least` to `most` that both sides support.
 
         Raises the errors of `request`.
         """

@@ -223,8 +223,8 @@ _GRACE_S: Final = 2.0
 # librdkafka's maximum of `socket.timeout.ms`. Requests that may take longer have their own timeout.
 _SOCKET_TIMEOUT_MAX_MS: Final = 300_000
 
-# Maximum size of a response in bytes; librdkafka's default is 100,000,000. Because a response is
-# larger than its batches, a record of almost 100,000,000 bytes could be written, but never read.
+# Maximum size of a response in bytes. With librdkafka's default of 100,000,000, a record of almost
+# this size could be written but never read, because a response is larger than its batches.
 _RESPONSE_BYTES_MAX: Final = 1 << 27
 
 # Pause in seconds between two requests to a cluster that is not ready.
@@ -548,12 +548,12 @@ class Client:
         return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)
 
 
-# Topic id that consists of zero bytes, as librdkafka prints it; older brokers return this id.
+# Topic id whose bytes are all 0, as librdkafka prints it; older brokers return this id.
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 def id_text(topic_id: object) -> str | None:
-    """Return a topic id from librdkafka as Kafka prints it; None if all its bytes are zero."""
+    """Return a topic id from librdkafka as Kafka prints it; None if all its bytes are 0."""
     if topic_id is None or str(topic_id) == _NO_TOPIC_ID:
         return None
     # librdkafka writes the id in standard base64, Kafka in URL-safe base64.

@@ -179,7 +179,7 @@ def _ensure_group_names(names: Iterable[str]) -> None:
 
 @contextmanager
 def _denied_to(group: str, denied: dict[str, NotAuthorized] | None) -> Iterator[None]:
-    """Store a NotAuthorized that the `with` block raises in `denied`, under the group's name.
+    """If the `with` block raises NotAuthorized, store the error in `denied`, by the group's name.
 
     If `denied` is None, the error is raised.
     """
@@ -359,9 +359,9 @@ class Cluster(Closing, Client):
         # librdkafka does not repeat the request while a partition has no leader.
         matches = self.retry(request, unready=codes.LEADER_COMES)
         # If a leader can't be reached, librdkafka reports no error, and the result keeps its
-        # initial offset, -1001. In a search by time, -1 means that no record matches. In a request
-        # for the start or end of a log, which are never negative, -1 also means that the leader did
-        # not respond.
+        # initial offset, -1001. In a search by time, -1 is the leader's response if no record
+        # matches. The start and the end of a log are never negative, so any negative offset for
+        # them means that the leader did not respond.
         silent = [
             name
             for name, time_ms in times.items()

@@ -1,8 +1,8 @@
 """Lag of a consumer group in offsets, records and seconds, and the time until it catches up.
 
 `observe` requests offsets and records; `lag_of` computes the lag from them. Lag in seconds is the
-age of the first record that the group hasn't read, without interpolation. The age is measured from
-the record's append time, which comes from a tidelog broker or from the directory of a broker of the
+age of the first record that the group hasn't read, not an estimate. The age is measured from the
+record's append time, which comes from a tidelog broker or from the directory of a broker of the
 cluster. If the append time is unknown, the age is measured from the record's timestamp, which is a
 LogAppendTime or a create time. The result names the clock that was used.
 

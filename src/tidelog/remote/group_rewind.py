@@ -90,8 +90,9 @@ class Move:
         action: Whether the group moves back, moves forward, gets its first commit, or keeps its
             offset.
         again: Number of records between the new and the old offset, which the group reads again.
-        skipped: Number of records between the old and the new offset, which the move skips. With
-            the action "stay", the group keeps its offset, because the move would skip them.
+        skipped: Number of records that the move skips, between the old and the new offset. If the
+            action is STAY and this number is above 0, the group keeps its offset so that it does
+            not skip these records.
         why: Explanation for the user, empty if the action is obvious.
     """
 

@@ -62,7 +62,7 @@ class LagSum:
         return ", ".join(words) or State.OK.value
 
     def _state_text(self, state: State, count: int) -> str:
-        """Return a state of `count` partitions as text; lost records are counted as records."""
+        """Return the text of a state of `count` partitions; for LOST, it counts lost records."""
         if state is State.LOST:
             place = f" in {plural(count, 'partition')}" if self.partitions > 1 else ""
             return f"{plural(self.lost, 'record')} lost{place}"

@@ -78,8 +78,9 @@ class OwnEpoch(NamedTuple):
 class EpochEnd(NamedTuple):
     """The leader's largest epoch that is not above a requested epoch, with its end offset.
 
-    Both fields are -1 if the requested epoch is above all epochs of the leader. If it is below all
-    of them, the fields are the requested epoch and the start offset of the leader's first epoch.
+    Both fields are -1 if the requested epoch is above all epochs of the leader. If the requested
+    epoch is below all of them, the fields are this epoch and the start offset of the leader's first
+    epoch.
     """
 
     epoch: int
@@ -128,7 +129,9 @@ def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
 
 
 def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
-    """Return whether the valid batches of two logs at an offset were written by different leaders.
+    """Return whether two batches at one offset of two logs were written by different leaders.
+
+    Both batches must be valid.
 
     Compaction removes records from a batch or adds a delete horizon, but does not change the
     batch's offsets. So two batches were written by different leaders in two cases:

@@ -262,9 +262,9 @@ class PartitionFetch:
             )
         following, floor = seam.next_offset, floor or self._floor(batches, offset)
         if seam.before is not None and lies_behind_gap(batches, seam):
-            # The base offset of the last batch may be too high. So this batch is left out here, and
-            # the next fetch starts before it: the batch that follows it in the next response shows
-            # whether its base offset is right.
+            # The base offset of the last batch may be too high. So this batch is left out here and
+            # fetched again. In the next response, the batch after it shows whether the base offset
+            # is right.
             batches, following = memoryview(batches)[: seam.last_at], seam.before
         elif following > data.high_watermark:
             limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)

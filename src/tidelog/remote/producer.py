@@ -92,7 +92,7 @@ class _Call:
             self.waiting += 1
 
     def delivered(self, partition: int, offset: int, stamp_ms: int) -> None:
-        """Record the delivery of one record of the call, with its offset and append time."""
+        """Count a delivered record of the call, and note its offset and append time."""
         with self.lock:
             unknown = offset, offset, stamp_ms, 0
             first, last, stamp, count = self.offsets.get(partition, unknown)
@@ -103,10 +103,11 @@ class _Call:
         self._settle()
 
     def failed(self, error: TidelogError, *, is_cause: bool = True) -> None:
-        """Remember that a record of the call failed; only the call's first error is kept.
+        """Remember that a record of the call failed.
 
-        An error with `is_cause` replaces an error without it. A record whose batch was refused
-        because of another record has an error without `is_cause`.
+        The call's first error is kept, unless a later error has `is_cause` and the first error
+        does not. `is_cause` is false if the record was refused only because of another record of
+        its batch.
         """
         with self.lock:
             if self.error is None or (is_cause and not self.is_cause):
@@ -239,8 +240,9 @@ class Sender:
     def _give_back(self, lane: "_Lane") -> None:
         """Close broken producers, and the least recently used producers if there are too many.
 
-        A producer with calls or undelivered records stays open. Its delivery reports may call user
-        code that appends again, and that would wait forever for the report in which it runs.
+        A producer with calls or undelivered records stays open, because `close` waits for its
+        delivery reports. This method may run inside such a report, when the report calls user code
+        that appends again. Then `close` would wait forever.
         """
         with self._lock:
             lane.users -= 1
@@ -379,7 +381,7 @@ class _Lane:
             try:
                 with self._lock:
                     # Another thread may empty the queue after an attempt has failed. So a record is
-                    # too large only if an attempt fails whose queue was empty before.
+                    # too large only if an attempt fails although the queue was empty before it.
                     is_empty = was_full and not len(self._producer)
                     self._producer.produce(
                         topic, value, key, partition, on_delivery, None, time_ms, headers
@@ -481,7 +483,8 @@ class _Lane:
         self.flush()
         self._is_closed = True
         self._has_work.set()
-        if threading.current_thread() is not self._thread:  # it is if a report's callback appends
+        # `close` runs in the producer's own thread if the callback of a delivery report appends.
+        if threading.current_thread() is not self._thread:
             self._thread.join()
 
 

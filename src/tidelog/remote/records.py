@@ -381,7 +381,7 @@ class ClusterRecords(RecordSource):
         clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
-        """See `RecordSource`; on the append clock, the number is for the whole partitions."""
+        """See `RecordSource`; on the append clock, all records of the partitions are counted."""
         untimed = self._untimed(names, requested_range, clock)
         if untimed is None:
             return stats.without_time
@@ -402,9 +402,9 @@ class ClusterRecords(RecordSource):
     # -- tables by key -------------------------------------------------------------------------
 
     def ranking(self, topic: str) -> Ranking:
-        """See `RecordSource`; on Kafka's brokers, the record with a key's highest offset wins.
+        """See `RecordSource`; Kafka's brokers keep the record with a key's highest offset.
 
-        The result is this rule, too, if the user may not read the topic's settings.
+        If the user may not read the topic's settings, the result is Kafka's rule.
         """
         return ranking_of(self._settings(topic))
 

@@ -169,7 +169,7 @@ def first_stamped(
     *,
     choice: str = "--clock append",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Check that brokers set the timestamps of a search's matches, and return the matches.
+    """Check that brokers, not producers, set the timestamps of matches, and return the matches.
 
     Args:
         cluster: The cluster.
@@ -416,9 +416,10 @@ def _first_by_stamp(
     time_ms: int,
     choice: str,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Search by append time with the brokers' search by timestamp.
+    """Search partitions whose leaders return no append times, by the brokers' own search.
 
-    Callers use this function for partitions whose leaders return no append times.
+    If a topic's lookup clock is the append clock, brokers search by append time. Otherwise they
+    search by timestamp, so a match must be a LogAppendTime record.
     """
     ours, theirs = _by_lookup_clock(cluster, marks)
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
@@ -533,11 +534,12 @@ def append_time_ranges(
 ) -> tuple[dict[TopicPartition, tuple[int, int]], dict[TopicPartition, tuple[int, int]]]:
     """Return offsets for a range of append times, and the range of the stored append times.
 
-    Stored append times may be rounded down. So, as in a directory, the range of a partition's
-    stored times begins up to one step early. The partition's offsets start at the first record with
-    such a time (inclusive), and end at the first record whose stored time is at or after the end
-    time (exclusive). The second mapping contains the partitions whose brokers return append times.
-    The timestamps of LogAppendTime records are not rounded, so searches by timestamp are exact.
+    Stored append times may be rounded down to a multiple of tidelog.append.time.granularity.ms. So,
+    as in a directory, the range of a partition's stored times begins up to one such step early. The
+    partition's offsets start at the first record with such a time (inclusive), and end at the first
+    record whose stored time is at or after the end time (exclusive). The second mapping contains
+    the partitions whose brokers return append times. The timestamps of LogAppendTime records are
+    not rounded, so searches by timestamp are exact.
 
     Args:
         cluster: The cluster.
