@@ -56,7 +56,7 @@ class ConfigChanges:
 
     @property
     def set_names(self) -> list[str]:
-        """Names of the settings that the changes set, by an operation other than DELETE."""
+        """Names of the settings in all changes whose operation is not DELETE."""
         return [each.name for each in self.changes if each.operation != ConfigOperation.DELETE]
 
     def check(self) -> None:
@@ -140,6 +140,6 @@ def _changed_list(change: ConfigChange, text: str) -> str:
 
 
 def _items(text: str) -> list[str]:
-    """Split a list as Java does: without trailing empty items, but an empty text is one item."""
+    """Split a list as Java does: drop trailing empty items, but keep one item of an empty text."""
     stripped = text.rstrip(",")
     return [] if text and not stripped else stripped.split(",")

@@ -113,7 +113,7 @@ class SecurityStore:
     def shapes(self, mechanism: "ScramMechanism") -> "Mapping[Shape, int]":
         """Return the number of users for each common shape of a mechanism's credentials.
 
-        Thread-safe.
+        A shape consists of the number of iterations and the length of the salt. Thread-safe.
         """
         return self._shapes.get(mechanism, {})
 

@@ -133,7 +133,7 @@ def _result_lists(
 
 
 def failed_item(kind: type[Element], item: object, code: int, text: str | None = None) -> Element:
-    """Return an element of the response for an element of the request that failed.
+    """Return the response's element for a failed element of the request.
 
     The returned element repeats the fields that identify the request's element. The returned
     element and all results inside it have the error.

@@ -177,7 +177,7 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
 def _code_of(log: Log, error: TidelogError | OSError) -> int:
     """Log why a partition can't be read, and return the error code for the client."""
     log_failure(log, error)
-    # The own code of OffsetsGone would make consumers reset their offsets.
+    # The error code of OffsetsGone would make consumers reset their offsets.
     return ErrorCode.CORRUPT_MESSAGE if isinstance(error, OffsetsGone) else code_of(error)
 
 

@@ -299,7 +299,7 @@ class Node(Services):
         )
 
     def close(self) -> None:
-        """Stop background work, then close the data directory, which is a clean shutdown.
+        """Stop background work, then close the data directory. This is a clean shutdown.
 
         Raises:
             StorageFailure: A partition could not be closed. The next start recovers it.
@@ -326,8 +326,8 @@ class ClientInfo:
         throttle_ms: Time in ms for which to mute the connection after the current response.
         templates: Templates of the client's repeated requests; None before the first response of
             an API that has templates.
-        closers: Functions to call when the connection has ended, by key, for example by the key of
-            a share session.
+        closers: Maps a key, such as the key of a share session, to a function to call when the
+            connection has ended.
     """
 
     number: int

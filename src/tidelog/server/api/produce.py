@@ -670,7 +670,7 @@ def is_one_batch(records: Buffer) -> bool:
 
 
 def _refusal_to(context: RequestContext, topic: str) -> int:
-    """Return INVALID_TOPIC_EXCEPTION if the topic is internal, else 0; admin clients get 0."""
+    """Return INVALID_TOPIC_EXCEPTION for an internal topic; 0 for others and for admin clients."""
     if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return 0

@@ -1,4 +1,4 @@
-"""ACLs, SCRAM users, and SASL requests on a listener without authentication.
+"""Requests about ACLs and SCRAM users; SASL requests on a listener without authentication.
 
 A broker without an authorizer answers ACL requests with SECURITY_DISABLED (54), as Kafka does. A
 request about SCRAM users may name each user only once. If the change of one user is refused, the
@@ -106,7 +106,7 @@ def _resources(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[Descri
 
 
 def _filter_of(message: DeleteAclsFilter) -> AclFilter | None:
-    """Return a request's ACL filter; None if an undefined code makes it match no ACL.
+    """Return a request's ACL filter; None if it has an undefined code, so that no ACL can match.
 
     Raises:
         CorruptMessage: A code is 0 (UNKNOWN); Kafka can't read such a request.

@@ -1,12 +1,12 @@
 """ShareFetch and ShareAcknowledge: a member acquires records and acknowledges them.
 
 The acknowledgements in a ShareFetch are processed before the member acquires more records. A
-member's ShareFetch and ShareAcknowledge requests belong to the same share session. A fetch visits
-its partitions in rotation. The fetch waits until there are enough records for a response, or until
-its wait time is over. Then it acquires records. At most one fetch reads a share partition at a
-time. Other fetches of the partition wait until this fetch has finished, and are woken one after the
-other (`shares.open_partition`). A woken fetch reads only the partition that woke it. Exception: a
-fetch that needs more than one byte reads all its partitions.
+member's ShareFetch and ShareAcknowledge requests belong to the same share session. Each fetch of a
+session begins with another partition than the fetch before. A fetch waits until there are enough
+records for a response, or until its wait time is over. Then it acquires records. At most one fetch
+reads a share partition at a time. Other fetches of the partition wait until this fetch has
+finished, and are woken one after the other (`shares.open_partition`). A woken fetch reads only the
+partition that woke it. Exception: a fetch that needs more than one byte reads all its partitions.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.

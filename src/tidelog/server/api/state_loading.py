@@ -1,4 +1,4 @@
-"""Logs with the state of groups, transactions and share partitions that a request waits for.
+"""Logs that a request waits for: the state of groups, transactions and share partitions.
 
 At the start of a broker, these logs are loaded in the background. A request that needs one of them
 waits for a limited time. Without the wait, the client would get COORDINATOR_LOAD_IN_PROGRESS, and

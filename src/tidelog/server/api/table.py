@@ -1,4 +1,4 @@
-"""Table of the served APIs: versions, handler, guard and split lists of each API.
+"""Table of the served APIs. For each API: versions, handler, guard, lists that can be split.
 
 ApiVersions announces the APIs and versions of the table.
 

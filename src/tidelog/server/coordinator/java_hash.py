@@ -4,7 +4,7 @@ A key belongs to the partition `abs(hashCode) % partitions` of its state topic. 
 iterate over hash maps. If partitions can't be divided evenly, the order of iteration decides which
 members get one partition more than others. With Java's order, tidelog's assignors give each member
 the same partitions as Kafka's assignors. Exception: in this module, keys of one bucket keep their
-input order, but a Java table that has grown or lost keys may order them differently.
+input order. A Java table may order them differently after it has grown or after keys were removed.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """

@@ -153,8 +153,8 @@ GATHERED_REPLIES_MAX: Final = 8
 # Maximum size of a record without its key and value, in bytes: lengths, deltas and attributes.
 _RECORD_BYTES: Final = 32
 
-# Errors that refuse only one invalid write. Every other error of a write counts as a failure of the
-# log.
+# Errors of a write that is itself invalid, so that only this write is refused. Every other error of
+# a write counts as a failure of the log.
 _REFUSALS: Final[dict[type[TidelogError], ErrorCode]] = {
     MessageTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
     RecordListTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -487,8 +487,8 @@ class StateTopic(Generic[Loaded]):
     async def _settle(self, info: TopicInfo) -> None:
         """Sync new partitions one by one in a thread.
 
-        A partition that a client uses before its turn is synced when it is opened. So the client
-        waits only for the sync of this one partition.
+        If a client uses a partition before its turn, the partition is synced while it is opened. So
+        the client waits only for the sync of this one partition.
         """
         for number in info.present:
             name = TopicPartition(self.name, number)

@@ -335,8 +335,8 @@ class _Wanting:
     def _next_without(self, partition: TopicPartition) -> str:
         """Return the next member with unused quota that lacks the partition.
 
-        If every member with unused quota already has the partition, return a member that lacks it:
-        the member with the fewest partitions.
+        If every member with unused quota already has the partition, return the member with the
+        fewest partitions among the members that lack it.
         """
         for step in range(len(self._members)):
             at = (self._at + step) % len(self._members)

@@ -100,7 +100,7 @@ class Member:
 
     @property
     def is_static(self) -> bool:
-        """Whether the member stays a member across restarts (group.instance.id)."""
+        """Whether the member stays in the group while its client restarts (group.instance.id)."""
         return self.instance_id is not None
 
     @property

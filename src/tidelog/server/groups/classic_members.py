@@ -135,8 +135,8 @@ class ClassicMembers:
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # If the limit was lowered, the group may have more members than the limit. Then the
-            # members that join the rebalance first stay, until the limit is reached. So only
+            # If the limit was lowered, the group may have more members than the limit. Then as many
+            # members as the limit allows stay: the first ones to join the rebalance. So only
             # members that have joined are counted.
             return (member is not None and member.join is not None) or group.awaiting_join < limit
         return group.is_empty or member is not None or len(group.members) < limit

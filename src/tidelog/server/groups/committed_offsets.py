@@ -129,7 +129,7 @@ class GroupOffsets:
 
 
 class OffsetChange(NamedTuple):
-    """Offset of one partition that a group commits, at once or at the end of a transaction."""
+    """Offset that a group commits for one partition, at once or at the end of a transaction."""
 
     group_id: str
     topic: str

@@ -290,7 +290,7 @@ def answer_heartbeat(
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
     """Raise Refusal for the first rule that is broken.
 
-    A rule is a flag, which is False if the rule is broken, and the error's text.
+    A rule is a pair: a flag, which is False if the rule is broken, and the text of the error.
     """
     for is_met, text in rules:
         if not is_met:

@@ -8,7 +8,7 @@ broker serves such a directory, it writes each group's offsets to the topic befo
 group. It removes the file once the offsets of all groups are durable. While the file can't be read,
 no group is served, because groups would otherwise resume at wrong offsets. Offsets that the topic
 already has stay unchanged. If the standby had not copied all records, a committed offset may be
-beyond the end of its partition. Then the broker writes the partition's end as the committed offset.
+beyond the end of its partition. In this case the broker writes the partition's end instead.
 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """

@@ -179,7 +179,7 @@ class ShareHeartbeats:
     def _member_target(
         self, update: GroupUpdate[ShareGroup], epoch: int, new: ShareMember, shared: Shared
     ) -> tuple[int, Target]:
-        """Return the target's epoch and the member's target; if due, compute all new targets."""
+        """Return the target's epoch and the member's target, after computing new targets if due."""
         group = update.group
         if epoch <= group.target_epoch or self._wait_ms(group):
             return group.target_epoch, group.targets.get(new.member_id, NO_TARGET)
