@@ -51,7 +51,8 @@ _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
 # first client of a process. This client connects at once, and is often the only client.
 _KERNELS_AFTER_S: Final = 1.0
 
-# Address that local clients connect to if a listener is bound to all addresses, by IP version.
+# Maps an IP version to the address that local clients connect to if a listener is bound to all
+# addresses.
 _LOOPBACKS: Final = {4: LOOPBACK, 6: "::1"}
 
 

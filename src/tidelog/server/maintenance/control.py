@@ -299,7 +299,7 @@ class Control:
 
 
 def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
-    """Return the topics to which the attach added nothing, because they already had its version."""
+    """Return the topics that already had the version of the attach, so that it added nothing."""
     skipped = result.get("skipped")
     if isinstance(skipped, Mapping) and skipped:
         return set(skipped)

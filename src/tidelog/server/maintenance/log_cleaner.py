@@ -138,7 +138,8 @@ class LentJobs:
         Args:
             name: The partition.
             roll: Whether to roll the partition's active segment first.
-            is_asked: Whether to clean even if no cleaning is due.
+            is_asked: Whether a cleaning is due even if the settings do not require one yet. If
+                there is nothing to clean, no cleaning is due.
 
         Raises:
             UnknownTopic: No such partition.
@@ -586,7 +587,8 @@ class LogCleaner:
         Args:
             name: The partition.
             roll: Whether to roll the partition's active segment first.
-            is_asked: Whether to clean even if no cleaning is due.
+            is_asked: Whether a cleaning is due even if the settings do not require one yet. If
+                there is nothing to clean, no cleaning is due.
 
         Raises:
             UnknownTopic: No such partition.

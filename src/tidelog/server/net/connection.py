@@ -135,7 +135,7 @@ WAKE_BYTES_MAX: Final = 256 << 10
 TLS_AHEAD_BYTES: Final = 64 << 10
 
 # Time in ms for which a pending Fetch or ShareFetch is kept after a half-close, because the client
-# may still be reading; then the request is cancelled.
+# may still be reading. After this time the request is cancelled.
 ENDED_WAIT_MS: Final = 60_000
 
 # Minimum duration in seconds of a request that is logged as slow. Requests of APIs that may wait

@@ -99,7 +99,7 @@ class Listener:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until no connection is being set up, after `close`."""
+        """After `close`, wait until no connection is being set up any more."""
         await asyncio.gather(*self._setups, return_exceptions=True)
 
     # -- connections -------------------------------------------------------------------------

@@ -190,10 +190,10 @@ class BusyPoll:
             self.is_polling = False
 
 
-# Minimum number of responses in one loop iteration that shows that many clients are active. If an
-# iteration had this many responses, all responses of the next iteration are held. If it had fewer,
-# the next `AT_ONCE` responses are sent at once. The responses after these are held as a trial until
-# the iteration ends, except while the loop polls.
+# If a loop iteration had at least this number of responses, many clients are active, so all
+# responses of the next iteration are held. If it had fewer, the next `AT_ONCE` responses are sent
+# at once. The responses after these are held as a trial until the iteration ends, except while the
+# loop polls.
 CROWD: Final = 4
 
 AT_ONCE: Final = 64

@@ -64,8 +64,8 @@ CHUNK_BYTES: Final = 256 << 10
 # Maximum number of bytes per call of sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
-# If a page of a file region was not in the page cache, more pages nearby may be missing. So in the
-# next `CLOSE_PROBE_BYTES` bytes more pages are probed (one in each `PROBE_BYTES`).
+# If a page of a file region was not in the page cache, more pages nearby may be missing. So the
+# next `CLOSE_PROBE_BYTES` bytes are probed more densely: one page in each `PROBE_BYTES`.
 CLOSE_PROBE_BYTES: Final = 64 << 20
 
 # Number of bytes sent in one turn after which the queue yields the event loop. The last send of a

@@ -204,7 +204,10 @@ assert _HEADER.size == _LAST_DELTA_AT + _LAST_DELTA.size
 
 
 class Frame(NamedTuple):
-    """Position and offsets of a batch. A wrapper message has its last offset in both fields."""
+    """Position and offsets of a batch.
+
+    For a wrapper message, `base_offset` and `last_offset` are both the message's last offset.
+    """
 
     position: int
     size_bytes: int

@@ -55,8 +55,8 @@ class Refusal(TidelogError):
 
     Attributes:
         error_code: Kafka's error code.
-        message: Text that tools print; None for no text. It may contain names of any length that
-            the client chose, so it is truncated if it is too long for a string of the protocol.
+        message: Text that tools print; None for no text. It may contain long names that the client
+            chose. If the text is too long for a string of the protocol, it is truncated.
     """
 
     code: ClassVar[int | None] = None
@@ -70,9 +70,10 @@ class Refusal(TidelogError):
 
 
 def code_of(error: TidelogError | OSError) -> ErrorCode:
-    """Return the error code for a client: for an OSError KAFKA_STORAGE_ERROR.
+    """Return the error code for a client.
 
-    An error without a code of its own gets UNKNOWN_SERVER_ERROR.
+    An OSError gets KAFKA_STORAGE_ERROR. An error without a code of its own gets
+    UNKNOWN_SERVER_ERROR.
     """
     if not isinstance(error, TidelogError):
         return ErrorCode.KAFKA_STORAGE_ERROR

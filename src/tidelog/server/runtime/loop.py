@@ -81,7 +81,7 @@ class Timers:
             timer.cancel()
 
     def put_off(self, timer: Timer | None, delay_ms: int) -> bool:
-        """Postpone a timer that has not run yet to `delay_ms` from now.
+        """Postpone a pending timer, so that it is due `delay_ms` from now.
 
         Postponing repeatedly is cheap, because the heap is updated only at the time for which the
         timer was first set.

@@ -136,8 +136,8 @@ class _Rules:
     def __init__(self) -> None:
         self.literal: dict[str, dict[Acl, None]] = {}
         self.prefixed: dict[str, dict[Acl, None]] = {}
-        # Different lengths of the names in prefixed ACLs, also of ACLs that have been removed. The
-        # length of a removed ACL does no harm: it causes one lookup that finds no ACL.
+        # Distinct lengths of the names in prefixed ACLs, including ACLs that have been removed. The
+        # name length of a removed ACL does no harm: it causes one lookup that finds no ACL.
         self.prefix_lengths: list[int] = []
 
     def _by_name(self, acl: Acl) -> dict[str, dict[Acl, None]]:

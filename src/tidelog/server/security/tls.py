@@ -1,4 +1,4 @@
-"""TLS contexts of listeners from PEM files, reloaded when the files change, and handshake alerts.
+"""TLS contexts of listeners, reloaded when their PEM files change, and alerts of handshakes.
 
 Every handshake checks whether the files have changed. Sessions are not resumed, because a resumed
 session would keep the identity that an older certificate proved.

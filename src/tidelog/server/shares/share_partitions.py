@@ -2,8 +2,8 @@
 
 The first fetch that names a share partition opens it from its persisted state. If there is no
 persisted state, the share partition starts at the offset that the group's settings define. A share
-partition is closed when a session that uses it ends and the share partition is then idle, when its
-topic is deleted, and when its state is deleted, reset or unloaded.
+partition is closed when it is idle after the end of a session that used it, when its topic is
+deleted, and when its state is deleted, reset or unloaded.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
 the session, and any other epoch must be one above the last epoch. If the maximum number of sessions
