@@ -87,7 +87,7 @@ _TARGET_CODECS: Final = {
 
 
 class CompactionStrategy(StrEnum):
-    """Property of records that decides which record of a key compaction keeps.
+    """Property of records by which compaction chooses the record to keep for each key.
 
     Compaction keeps the record with the highest value of the property (KIP-280).
     """

@@ -222,7 +222,7 @@ class _Layout:
     # -- requests ----------------------------------------------------------------------------
 
     def topics_at(self, request: ReceivedRequest) -> int:
-        """Return the position of a frame's list of topics, computed from the fields before it."""
+        """Return the position of the list of topics in a frame, computed from earlier fields."""
         at = _REQUEST_HEAD.size + len((request.client_id or "").encode()) + len(self.tags)
         message = request.message
         return at + len(self.constant(self.request.before, message))

@@ -133,8 +133,8 @@ def unresolved_text(error: OSError, of: str = "") -> str:
 def refused_text(address: str, bootstrap: str) -> str:
     """Return the text for a server that refuses connections.
 
-    The error's text begins with the addresses of all servers, so this text names the server only if
-    there are several servers.
+    The complete error begins with `bootstrap`, the addresses of all servers. So this text repeats
+    the address only if there are several servers.
     """
     what = "connection refused" if address == bootstrap else f"{address} refuses connections"
     return f"{what}; check that a broker is running there"

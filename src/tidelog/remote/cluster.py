@@ -276,7 +276,7 @@ class Cluster(Closing, Client):
         Args:
             topics: Names of the topics.
             skips_denied: Whether the settings of a topic are left out if the user may not read
-                them. If false, such a topic is an error.
+                them. If false, such a topic causes an error.
         """
         from confluent_kafka.admin import ConfigResource, ResourceType
 

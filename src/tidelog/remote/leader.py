@@ -5,8 +5,8 @@ standby is not a registered broker, so it fetches as a consumer (replica id -1) 
 only up to the high watermark.
 
 Two logs are compared by leader epochs. A comparison of records does not suffice: the standby and
-the leader apply retention and compaction independently, so a record that only one of them has
-proves nothing. The standby has records that its present leader never had in two cases: the leader
+the leader apply retention and compaction independently, so it proves nothing if only one of them
+has a record. In two cases the standby has records that its present leader never had: the leader
 never had the records' epoch, or at the leader this epoch ends before the records.
 
 Source: Kafka's protocol guide; KIP-101, KIP-279, KIP-320, KIP-516; Kafka 4.x

@@ -432,7 +432,7 @@ class RemoteDirectory(FrontDoor):
         spans = dict.fromkeys(partitions, TimeSpan(None, None))
         for name, offset in offsets.items():
             record = records[name]
-            # if no record has this offset, the largest timestamp is that of a transaction marker
+            # if no record has this offset, a transaction marker has the largest timestamp
             if record is not None and record.offset == offset:
                 spans[name] = TimeSpan(None, record.timestamp)
         return spans

@@ -110,7 +110,7 @@ def describe(
         client: The cluster.
         counts: Number of partitions by topic.
         skips_denied: Whether the settings of a topic are empty if the user may not read them. If
-            false, such a topic is an error.
+            false, such a topic causes an error.
 
     Raises:
         ClusterFailure: A broker can't be reached or refuses, or a topic was deleted during the

@@ -202,7 +202,7 @@ def _broker_entry(
 
 
 def _since_start(key: ConfigKey, value: str, *, is_explicit: bool = False) -> list[ConfigSynonym]:
-    """Return the value that was set at the broker's start and the default, as far as they exist.
+    """Return two values, if they exist: the one set at the broker's start, and the default.
 
     Args:
         key: Setting to describe.

@@ -91,7 +91,7 @@ def describe_quorum(
 ) -> DescribeQuorumResponse:
     """Describe the metadata partition, whose leader and only voter is this broker.
 
-    A request must name only this partition. Otherwise all partitions that it names get an error.
+    A request must name only this partition. Otherwise all partitions in the request get an error.
     """
     if not _is_metadata(request.topics):
         return DescribeQuorumResponse(

@@ -83,7 +83,7 @@ def is_accepted(written: Reply[ErrorCode]) -> bool:
     """Whether a write was not refused and has not failed so far.
 
     If the result is True, the write may still be part of a gathered batch, or not be durable yet.
-    If it fails before it is durable, the whole partition is unloaded.
+    If the write fails later, before it is durable, the whole partition is unloaded.
     """
     return not written.is_done or written.value is ErrorCode.NONE
 

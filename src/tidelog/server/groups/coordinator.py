@@ -160,7 +160,7 @@ class GroupCoordinator:
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """Changes of share groups' initialized topics, by tools or after a topic was deleted."""
+        """Changes the initialized topics of share groups, for tools or after a topic's deletion."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)

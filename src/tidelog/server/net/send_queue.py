@@ -2,9 +2,10 @@
 
 Without TLS, and if the system has sendfile, bytes are sent by the socket itself, not by the
 transport. The event loop reports when the socket accepts more. Regions in the page cache are sent
-by sendfile without a copy. A thread reads other regions in chunks. In all other cases, all bytes go
-through the transport, and each file region is given to the transport in chunks until the transport
-pauses the queue.
+by sendfile without a copy. A thread reads other regions in chunks.
+
+With TLS, or if the system has no sendfile, all bytes go through the transport. Each file region is
+then given to the transport in chunks until the transport pauses the queue.
 """
 
 import asyncio

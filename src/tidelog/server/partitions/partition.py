@@ -459,7 +459,7 @@ def append_in_transaction(
         data: The batch. The append may change the bytes in place.
         batch: A view of `data`.
         guard: Result of `OpenTransactions.guard` before the verification.
-        terms: Terms of an append by a client, or by the group coordinator for offsets.
+        terms: Terms of a client's append, or of the group coordinator's append of offsets.
 
     Raises:
         InvalidTxnState, OutOfOrderSequence: See `OpenTransactions.check`.

@@ -1,8 +1,8 @@
 """Finds the bytes of a log that answer a read, reads them, and returns them in memory or in files.
 
 `find_range` finds whole batches of one segment, as Kafka's fetch does, without decoding records.
-The first batch is at the end of an earlier read (`ReadEnds`) or is found by the offset index. The
-end is found by the index and by reading the headers of a few batches.
+The first batch begins where an earlier read ended (`ReadEnds`), or is found by the offset index.
+The end is found by the index and by reading the headers of a few batches.
 
 `SegmentBytes` reads bytes and indexes of segments. On the event loop it must not block: a read that
 would wait for a disk or a store raises `ColdRead`. After a `ColdRead`, a thread repeats the read

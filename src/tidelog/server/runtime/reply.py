@@ -149,9 +149,9 @@ class Reply(Generic[T]):
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)` if the reply is done; otherwise a reply that gets this result later.
 
-        `make` may return a reply, too. If the reply that `map` returned is canceled before the call
-        of `make`, the task of this reply is canceled. If it is canceled afterwards, the task of the
-        reply that `make` returned is canceled. The watch of this reply's task also measures the
+        `make` may return a reply, too. Before the call of `make`, a cancellation of the mapped
+        reply cancels the task of the original reply (`self`). After this call, it cancels the task
+        of the reply that `make` returned. The watch of the original reply's task also measures the
         call of `make`.
         """
         if self.is_done:

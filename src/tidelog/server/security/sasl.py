@@ -4,9 +4,9 @@ For SCRAM the broker stores StoredKey, which verifies the client's proof, and Se
 proves the server to the client; a SCRAM login never sends the password to the broker. If a client
 names an unknown user, the broker sends a fake salt and iteration count, and refuses the login at
 the end. Each login with the same unknown name gets the same fake values. A keyed hash draws fake
-iteration counts and salt formats. Each value is drawn as often as real users have it, so fake
-values don't reveal which users exist. When users are added or removed, a name keeps its fake
-values, unless the new frequencies require a change (weighted rendezvous hashing).
+iteration counts and salt formats. Each value is as frequent among unknown names as among real
+users, so fake values don't reveal which users exist. When users are added or removed, a name keeps
+its fake values, unless the new frequencies require a change (weighted rendezvous hashing).
 
 Source: RFC 4616, RFC 5802, RFC 7628, RFC 7677; KIP-84; Kafka 4.3's PlainSaslServer, ScramSaslServer
 and OAuthBearerSaslServer, whose messages clients print.
