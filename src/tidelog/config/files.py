@@ -69,7 +69,7 @@ def setting_texts(table: Mapping[str, object]) -> dict[str, str]:
 
 
 def _decoded(content: bytes) -> str:
-    """Decode a properties file: as UTF-8 if its bytes are valid UTF-8, else as Java's Latin-1."""
+    """Decode a properties file as UTF-8 or, if its bytes are not valid UTF-8, as Latin-1."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:

@@ -204,7 +204,7 @@ class _Load:
                     raise too_large_for_queue(where) from None
                 self._producer.poll(0.1)
             except KafkaException as error:
-                # An earlier record's error may have ended the transaction; then it is the cause.
+                # An earlier record's error may have ended the transaction, and is then the cause.
                 failures = [
                     *self._errors,
                     typed_error(self._client, "append", error.args[0], where=where),
