@@ -68,7 +68,10 @@ class AppendTimeRows(Sequence[AppendTimeRow]):
 
     @property
     def columns(self) -> tuple[Sequence[int], ...]:
-        """Offsets relative to the base offset, append times and fingerprints, without a copy."""
+        """The three columns, not copied: relative offsets, append times, fingerprints.
+
+        The offsets are relative to the segment's base offset.
+        """
         return self._columns
 
     def __len__(self) -> int:

@@ -132,7 +132,7 @@ class DirectoryAccess(Protocol):
         """Return one topic; raises UnknownTopic."""
 
     def knows_age_limit(self, name: str) -> bool:
-        """Return whether a topic's `retention.ms` was set, for the topic or by a broker."""
+        """Return whether a topic's `retention.ms` is known: set for the topic or by a broker."""
 
     def reader(self, topic: str, partition: int) -> LogView:
         """Return a partition's log for reading."""

@@ -52,7 +52,7 @@ class Adoption(NamedTuple):
 
     @property
     def stamp_ms(self) -> int:
-        """Timestamp in ms for batches of LogAppendTime."""
+        """Timestamp in ms for batches with LogAppendTime."""
         return self.now_ms if self.append_ms == UNKNOWN_MS else self.append_ms
 
 
