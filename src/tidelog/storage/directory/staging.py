@@ -490,7 +490,7 @@ class AppendedPass(SegmentPass):
             )
 
     def _final(self, chunk: bytearray, batch: RecordBatch) -> RecordBatch:
-        """Return the batch with offset, leader epoch and, with LogAppendTime, its timestamp."""
+        """Set a batch's offset, epoch and, for LogAppendTime, timestamp; return the batch."""
         assign_offset(chunk, batch.at, self.next_offset, self._adoption.leader_epoch)
         if self._stamp_ms is not None:
             stamp_append_time(chunk, batch.at, self._stamp_ms)
