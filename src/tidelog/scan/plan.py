@@ -134,8 +134,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
         requested_range: Offsets and times for every partition; all records if None.
-        per_partition: Offsets and times for single partitions. Fields that are None are taken from
-            `requested_range`.
+        per_partition: Offsets and times for single partitions; if None, as in `requested_range`.
         clock: Clock of the times: `record` or `append`.
         times: `exact`: times select records; `positions`: times are replaced by offsets.
         needs_match: Raise InvalidRequest if no record is at or after the start time.
