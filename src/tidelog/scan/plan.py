@@ -134,7 +134,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
         requested_range: Offsets and times for every partition; all records if None.
-        per_partition: Offsets and times for single partitions; if None, as in `requested_range`.
+        per_partition: Offsets and times by partition. `requested_range` fills fields that are None.
         clock: Clock of the times: `record` or `append`.
         times: `exact`: times select records; `positions`: times are replaced by offsets.
         needs_match: Raise InvalidRequest if no record is at or after the start time.
