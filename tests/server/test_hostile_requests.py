@@ -3,6 +3,8 @@
 import contextlib
 import socket
 import threading
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +18,20 @@ from tidelog.protocol.messages import (
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    JOIN_GROUP,
+    LIST_GROUPS,
+    LIST_TRANSACTIONS,
     METADATA,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.classic_groups import DescribeGroupsRequest
+from tidelog.protocol.messages.classic_groups import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    ListGroupsRequest,
+)
 from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from tidelog.protocol.messages.group_offsets import (
     OffsetFetchGroup,
@@ -27,14 +39,17 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetFetchTopic,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.shared import GroupProtocol
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tidelog.protocol.messages.transactions import InitProducerIdRequest, ListTransactionsRequest
+from tidelog.protocol.requests import ClientConnection
 from tidelog.record.builder import build_batch
 from tidelog.server.admin.topic_rules import NEW_PARTITIONS_MAX
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.server.net import clients
 from tidelog.server.runtime.counters import Counters
-from tidelog.types import NewRecord
+from tidelog.types import Buffer, NewRecord
 
 TIMES: Final = 1000
 # Number of responses whose total size exceeds the system's buffers of a connection. Each response
@@ -183,6 +198,40 @@ def test_responses_that_are_not_received_are_dropped_at_the_bound(
         until_so(lambda: broker.call(lambda node: node.metrics.connections) == 1)
         assert broker.call(lambda node: _described(node.metrics)) < 4 * ANSWERS
         assert client.ask(METADATA, 9, MetadataRequest(topics=[])).topics == []
+
+
+def test_names_of_invalid_utf_8_hide_no_groups_or_transactions_from_others(broker: Broker) -> None:
+    name = "\0" * 20_000  # sent as bytes that are invalid UTF-8
+    joins = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type=name,
+        protocols=[GroupProtocol(name="range")],
+    )
+    begins = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+    with RawClient(broker.bootstrap_servers) as client:
+        for kind in range(2):  # a group and a transactional id
+            wanted = FindCoordinatorRequest(key_type=kind, coordinator_keys=["g"])
+            until_so(partial(_has_coordinator, client, wanted))
+        _send_changed(broker, name, ClientConnection("c").request(JOIN_GROUP, 4, joins))
+        _send_changed(broker, name, ClientConnection("c").request(INIT_PRODUCER_ID, 1, begins))
+        _send_changed(broker, name, ClientConnection(name).request(METADATA, 8, MetadataRequest()))
+        assert client.ask(LIST_GROUPS, 5, ListGroupsRequest()).groups == []
+        assert client.ask(LIST_TRANSACTIONS, 1, ListTransactionsRequest()).transaction_states == []
+
+
+def _has_coordinator(client: RawClient, wanted: FindCoordinatorRequest) -> bool:
+    return not client.ask(FIND_COORDINATOR, 4, wanted).coordinators[0].error_code
+
+
+def _send_changed(broker: Broker, name: str, request: Iterable[Buffer]) -> None:
+    """Send a request with bytes of invalid UTF-8 for a name; the broker has to disconnect."""
+    data = b"".join(request).replace(name.encode(), b"\xff" * len(name))
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as sender:
+        sender.sendall(data)
+        assert sender.recv(1) == b""
 
 
 def _with_texts(topics: list[str]) -> DescribeConfigsRequest:

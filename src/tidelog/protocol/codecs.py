@@ -43,6 +43,7 @@ from tidelog.protocol.schema import Field, Form, Kind, fields_of
 from tidelog.protocol.wire import (
     COPY_LIMIT_BYTES,
     NO_UUID,
+    REPLACE_INVALID,
     STRING_BYTES_MAX,
     TAGS_MAX,
     Reader,
@@ -320,7 +321,9 @@ class _ReadCode(Source):
         limit = f" and {length} <= {STRING_BYTES_MAX}" if is_text and self.flexible else ""
         with self.block(f"if 0 < {length} <= end - at and left >= 0{limit}:"):
             part = f"view[at : at + {length}]"
-            self.line(f"{target} = " + (f"str({part}, 'utf-8', 'replace')" if is_text else part))
+            self.line(
+                f"{target} = " + (f"str({part}, 'utf-8', {REPLACE_INVALID!r})" if is_text else part)
+            )
             charge = f"({length} << 2) + {_STRING_BYTES}" if is_text else f"{_VIEW_BYTES}"
             self.line(f"left -= {charge}")
             self.line(f"at += {length}")

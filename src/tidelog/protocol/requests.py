@@ -25,7 +25,7 @@ from tidelog.protocol.codecs import Codec, struct_codec
 from tidelog.protocol.framing import LENGTH_BYTES, MAX_FRAME_BYTES, Frames
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi
 from tidelog.protocol.schema import ANY_VERSION, Api
-from tidelog.protocol.wire import COPY_LIMIT_BYTES, Reader, TooManyItems, Writer
+from tidelog.protocol.wire import COPY_LIMIT_BYTES, REPLACE_INVALID, Reader, TooManyItems, Writer
 from tidelog.types import INT32_MAX, Buffer
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def read_request(
         raise CorruptMessage(
             f"string of {length} bytes, but only {reader.left} bytes remain", at=reader.at
         )
-    client_id = None if length < 0 else str(view[_HEAD.size : end], "utf-8", "replace")
+    client_id = None if length < 0 else str(view[_HEAD.size : end], "utf-8", REPLACE_INVALID)
     if codec is None:
         raise UnsupportedRequest(key, version, correlation_id, client_id)
     if codec.flexible:

@@ -9,6 +9,7 @@ without a copy.
 Source: Kafka's protocol guide, protocol primitive types; KIP-482 (compact types, tagged fields).
 """
 
+from codecs import register_error
 from collections.abc import Callable, Sequence
 from struct import Struct, error
 from typing import Final
@@ -36,6 +37,35 @@ COPY_LIMIT_BYTES: Final = 4096
 # often.
 _UUIDS_MAX: Final = 1024
 _uuids: Final[dict[bytes, UUID]] = {}
+
+
+# Name of the error handler for strings with invalid UTF-8.
+REPLACE_INVALID: Final = "tidelog.protocol"
+
+
+def _replace_invalid(failed: UnicodeError) -> tuple[str, int]:
+    """Replace the invalid parts of a string by U+FFFD, as in Kafka, and return the rest decoded.
+
+    An invalid byte becomes a character of three bytes, so the result may be longer than
+    `STRING_BYTES_MAX`. A broker could neither return nor store such a string: its groups, for
+    example, could not be listed any more.
+
+    Raises:
+        CorruptMessage: The result is longer than `STRING_BYTES_MAX`.
+    """
+    assert isinstance(failed, UnicodeDecodeError)
+    data = failed.object
+    rest = data[failed.start :].decode(errors="replace")
+    size_bytes = failed.start + len(rest.encode())
+    if size_bytes > STRING_BYTES_MAX:
+        raise CorruptMessage(
+            f"string of {len(data)} bytes with invalid UTF-8, whose replacement has {size_bytes}"
+            f" bytes, at most {STRING_BYTES_MAX}"
+        )
+    return rest, len(data)
+
+
+register_error(REPLACE_INVALID, _replace_invalid)
 
 
 class TooManyItems(Exception):

@@ -29,7 +29,7 @@ from tidelog.protocol.schema import (
     wire,
 )
 from tidelog.protocol.wire import Reader, Writer, varint_bytes
-from tidelog.types import UINT32_MAX
+from tidelog.types import INT16_MAX, UINT32_MAX
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -55,6 +55,11 @@ def read(kind: Kind[T], data: bytes, *, flexible: bool = False, version: int = 0
     message = struct_codec(alone(kind), version, flexible).read(reader)
     assert reader.left == 0
     return message.value  # type: ignore[attr-defined,no-any-return] # the field
+
+
+def sized(data: bytes, *, flexible: bool) -> bytes:
+    """Return the bytes of a string with their length in front."""
+    return (varint_bytes(len(data) + 1) if flexible else len(data).to_bytes(2, "big")) + data
 
 
 class TestKnownBytes:
@@ -103,6 +108,18 @@ class TestText:
     def test_invalid_utf_8_is_replaced_as_in_kafka(self, *, flexible: bool) -> None:
         length = b"\x05" if flexible else b"\0\x04"
         assert read(STRING, length + b"a\xffb\xc3", flexible=flexible) == "a\ufffdb\ufffd"
+
+    @pytest.mark.parametrize("flexible", [False, True])
+    def test_a_string_that_replacements_make_too_long_to_write_is_refused(
+        self, *, flexible: bool
+    ) -> None:
+        # Five characters of two bytes, and as many replacements of three bytes as still fit.
+        longest = b"\xc3\xa9" * 5 + b"\xff" * 10_919
+        text = read(STRING, sized(longest, flexible=flexible), flexible=flexible)
+        assert text == "\u00e9" * 5 + "\ufffd" * 10_919
+        assert len(write(STRING, text)) == 2 + INT16_MAX
+        with pytest.raises(CorruptMessage, match="invalid UTF-8, whose replacement has 32770"):
+            read(STRING, sized(longest + b"\xff", flexible=flexible), flexible=flexible)
 
     @pytest.mark.parametrize("data", ["ffff", "fffe", "8000"])
     def test_any_length_below_0_is_null_as_kafka_reads_it(self, data: str) -> None:
