@@ -133,8 +133,9 @@ def _value(
 
 
 def _scalar(kind: Kind[object], field: str, name: str | None, number: int) -> object:
+    value = VALUES.get(field)
     if kind.form is Form.STRING:
-        return VALUES.get(field) or name or f"z{number:059}"
+        return value if isinstance(value, str) else name or f"z{number:059}"
     fixed: dict[Form, object] = {
         Form.UUID: UUID(int=number + 1),
         Form.BYTES: b"",
@@ -144,4 +145,4 @@ def _scalar(kind: Kind[object], field: str, name: str | None, number: int) -> ob
     if kind.form in fixed:
         return fixed[kind.form]
     limit = 127 if kind.form is Form.INT8 else 2**15
-    return VALUES.get(field, 0 if name is not None else number % limit)
+    return value if isinstance(value, int) else 0 if name is not None else number % limit

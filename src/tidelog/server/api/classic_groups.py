@@ -59,6 +59,7 @@ from tidelog.server.groups.requests import (
     SyncRequest,
     SyncResult,
 )
+from tidelog.server.runtime.errors import Refusal, set_error
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.security.operations import Operation, ResourceType
 from tidelog.types import INT32_MAX, TopicPartition
@@ -455,19 +456,12 @@ def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
 
     From version 6 on, the description also has the error GROUP_ID_NOT_FOUND.
     """
-    dead = GroupState.DEAD.value
-    if version < NOT_FOUND_FIRST_VERSION:
-        return DescribedGroup(group_id=group_id, group_state=dead)
-    return DescribedGroup(
-        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-        error_message=(
-            f"Group {group_id} is not a classic group."
-            if is_there
-            else f"Group {group_id} not found."
-        ),
-        group_id=group_id,
-        group_state=dead,
-    )
+    described = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    if version >= NOT_FOUND_FIRST_VERSION:
+        fact = "is not a classic group" if is_there else "not found"
+        refusal = Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {fact}.")
+        set_error(described, refusal)
+    return described
 
 
 def _described_member(

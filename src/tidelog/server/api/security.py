@@ -342,13 +342,11 @@ def _described(
 ) -> DescribeUserScramCredentialsResult:
     result = DescribeUserScramCredentialsResult(user=name)
     if times > 1:
-        result.error_code = ErrorCode.DUPLICATE_RESOURCE
-        result.error_message = (
-            f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
-        )
+        text = "Cannot describe SCRAM credentials for the same user twice in a single request: "
+        set_error(result, Refusal(ErrorCode.DUPLICATE_RESOURCE, f"{text}{name}"))
     elif not infos:
-        result.error_code = ErrorCode.RESOURCE_NOT_FOUND
-        result.error_message = f"Attempt to describe a user credential that does not exist: {name}"
+        text = "Attempt to describe a user credential that does not exist: "
+        set_error(result, Refusal(ErrorCode.RESOURCE_NOT_FOUND, f"{text}{name}"))
     else:
         result.credential_infos = infos
     return result
