@@ -200,7 +200,7 @@ def _share(topic: Topic, wanted: RequestedRange, *, of_sidecars: bool) -> float:
 
 
 def range_cases(quick: bool) -> Iterator[Case]:
-    """Yield the cases of reads and counts of a time range, each compared with another read."""
+    """Yield the cases of reads and counts of a time range."""
     size = (1 << 28) if quick else (2 << 30)
     note = f"{size >> 20} MB, {SEGMENTS} segments"
     everything, hundredth, half, most = RequestedRange(), part(0.01), part(0.5), part(0.9)
