@@ -370,7 +370,7 @@ def test_counts_by_time_are_shown_as_lines(tmp_path: Path) -> None:
     assert lines[1] == f"  {time_text(first.start_ms)} to {time_text(first.end_ms)}  1"
     assert second.start_ms == first.end_ms
     assert (len(lines), lines[-1]) == (22, "  and 2 more")
-    assert "<th>records</th>" in counted._repr_html_()
+    assert "<th>start</th><th>end</th><th>records</th>" in counted._repr_html_()
 
 
 def test_scattered_times_are_not_tallied_without_a_limit(

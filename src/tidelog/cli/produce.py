@@ -317,7 +317,7 @@ def _append_input(surroundings: Surroundings, options: ProduceOptions, tally: _T
             _check_all(surroundings, source, options, check, loaded)
         groups = _groups(
             _records(surroundings, source, options, tally.numbers),
-            _bytes_at_once(config),
+            _BYTES_AT_ONCE,
             surroundings.env.clock,
             _live_input(source, options),
         )
@@ -666,16 +666,6 @@ def _append_all(
         before = tally.records
         appended = f"at least {plural(before, 'row')} {verb(before, 'was', 'were')} appended"
         raise Interrupted(appended) from error
-
-
-def _bytes_at_once(config: TopicConfig | None) -> int:
-    """Return the maximum size in bytes of the rows of one append.
-
-    The size is at most half of the maximum segment size, because a batch is larger than its rows.
-    """
-    if config is None:
-        return _BYTES_AT_ONCE
-    return min(config.segment_size_limit // 2, _BYTES_AT_ONCE)
 
 
 def _live_input(source: BinaryIO, options: ProduceOptions) -> LiveInput | None:

@@ -92,6 +92,17 @@ def test_kafkas_retention_is_shown(tides: Cli) -> None:
     assert part(active, "kafka")["behind"] == 1
 
 
+def test_the_record_with_the_largest_time_is_named_also_in_the_newest_segment(cli: Cli) -> None:
+    cli.ok("create", "late", *WEEK)
+    for time_ms in (NOW - 3, NOW - 1, NOW - 2):
+        cli.append(at(time_ms), topic="late")
+    for clock in ("record", "record-capped"):
+        cli.ok("config", "late", "--set", f"tidelog.retention.clock={clock}")
+        (active,) = cli.ok("why", "late", "-o", "json").objects
+        kept = part(active, "kept")
+        assert (kept["record_offset"], kept["record_ms"]) == (1, NOW - 1)
+
+
 def test_due_segments_have_the_limit_that_applies(tides: Cli) -> None:
     assert [s["due"] for s in tides.ok("why", "tides", "-o", "json").objects] == [None] * 3
     tides.clock.set(NOW + WEEK_MS)

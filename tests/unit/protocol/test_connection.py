@@ -129,6 +129,13 @@ class TestRequests:
         frame = frame_of(joined(parts))
         assert read_request(bytes(frame) + b"abc").message == MetadataRequest(topics=[])
 
+    def test_a_client_id_is_utf_8(self) -> None:
+        text = "Büro 東京"
+        encoded = text.encode()
+        head = b"\0\x12\0\0" + bytes(4) + len(encoded).to_bytes(2, "big")
+        assert read_request(head + encoded).client_id == text
+        assert read_request(head[:-1] + b"\x02a\xff").client_id == "a\N{REPLACEMENT CHARACTER}"
+
     def test_a_client_id_may_be_null(self) -> None:
         assert read_request(b"\0\x12\0\0" + bytes(4) + b"\xff\xff").client_id is None
 

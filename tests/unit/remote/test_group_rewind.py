@@ -153,6 +153,15 @@ def test_the_append_clock_is_refused_without_log_append_time() -> None:
         move_of(cluster_at(2, 100, 200), Target(time_ms=100, clock=ClockName.APPEND))
 
 
+def test_the_append_clock_is_refused_if_any_topic_has_no_log_append_time() -> None:
+    landings = TopicPartition("landings", 0)
+    cluster = cluster_at(2, 100, 200).with_log(landings, 100, 200)
+    cluster.stamp(FLIGHTS_0)
+    target = Target(time_ms=100, clock=ClockName.APPEND)
+    with pytest.raises(InvalidRequest, match=r"landings has message\.timestamp\.type=CreateTime"):
+        group_rewind.plan(cluster, GROUP, [FLIGHTS_0, landings], target)
+
+
 def test_append_clock_of_stamped_records() -> None:
     cluster = cluster_at(3, 100, 200, 300)
     cluster.stamp(FLIGHTS_0)
