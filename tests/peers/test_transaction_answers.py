@@ -37,7 +37,7 @@ pytestmark = pytest.mark.kafka
 __all__ = ["sides"]  # the fixture
 
 SHORT_MS = 4000
-UNKNOWN_SERVER_ERROR, INVALID_PRODUCER_EPOCH = -1, 47
+UNKNOWN_SERVER_ERROR, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING = -1, 47, 49
 
 Steps = Callable[[Side, str], Sequence[object]]
 
@@ -346,6 +346,30 @@ def test_timed_out_transactions_get_the_same_codes(sides: tuple[Side, Side]) -> 
     told = [[*each.said, *go_on_late(each)] for each in begun]
     assert told[0] == told[1]
     assert told[2] == told[3]
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "code"),
+    [(5_000, -1, INVALID_PRODUCER_EPOCH), (-1, 0, INVALID_PRODUCER_ID_MAPPING)],
+)
+def test_markers_of_impossible_producers_are_not_written(
+    sides: tuple[Side, Side], producer_id: int, epoch: int, code: int
+) -> None:
+    """The partition has no state of the producer, so the epochs can't be compared."""
+    told = []
+    topic = f"marked-{producer_id}-{epoch}"
+    for side in sides:
+        make(side, topic)
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            topics=[NamedIndexes(name=topic, partition_indexes=[0])],
+        )
+        asked = WriteTxnMarkersRequest(markers=[marker])
+        (found,) = side.client.ask(WRITE_TXN_MARKERS, 2, asked).markers
+        (row,) = found.topics[0].partitions
+        told.append((row.error_code, side.client.list_offsets(topic, -1)[0].offset))
+    assert told == [(UNKNOWN_SERVER_ERROR, 0), (code, 0)]
 
 
 def test_a_marker_of_an_epoch_below_0_kafka_stumbles_over_it(sides: tuple[Side, Side]) -> None:

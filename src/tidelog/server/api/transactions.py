@@ -384,6 +384,11 @@ async def _write(node: Node, marker: WritableTxnMarker) -> Mapping[TopicPartitio
         for topic in marker.topics
         for number in topic.partition_indexes
     )
+    # No producer has such an id or epoch. A log with such a marker would be invalid.
+    if marker.producer_epoch < 0:
+        return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_EPOCH)
+    if marker.producer_id < 0:
+        return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     end = TransactionEnd(
         marker.producer_id,
         marker.producer_epoch,

@@ -25,7 +25,7 @@ from tidelog.server.groups.replay import AnyGroup, LoadedPending
 from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.partitions.partition import Guard, TransactionEnd
 from tidelog.server.runtime.reply import Reply
-from tidelog.types import MINUTE_MS, NO_LEADER_EPOCH
+from tidelog.types import INT64_MAX, MINUTE_MS, NO_LEADER_EPOCH
 
 
 class Commit(NamedTuple):
@@ -106,7 +106,9 @@ class Commits:
         if not commits:
             return Reply.of(codes)
         now_ms = self._clock.now_ms()
-        expire_ms = NO_EXPIRY if request.retention_ms < 0 else now_ms + request.retention_ms
+        expire_ms = NO_EXPIRY
+        if request.retention_ms >= 0:
+            expire_ms = min(now_ms + request.retention_ms, INT64_MAX)
         offsets = [(commit, committed(commit, now_ms, expire_ms)) for commit in commits]
         written = self._topic.append(
             request.group_id,

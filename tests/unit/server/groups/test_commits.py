@@ -9,7 +9,7 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest, MemberRef
 from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.runtime.reply import Reply
-from tidelog.types import MINUTE_MS
+from tidelog.types import INT64_MAX, MINUTE_MS
 
 RETENTION_MS = 10_080 * MINUTE_MS
 READS_FLIGHTS = SUBSCRIPTION.write(0, ConsumerProtocolSubscription(topics=["flights"]))
@@ -163,6 +163,14 @@ class TestForgetting:
         world.wait(1)
         self.expire(world)
         assert world.committed is None
+
+    def test_the_longest_retention_time_keeps_a_commit(self) -> None:
+        world = World()
+        assert world.commit(1, retention_ms=INT64_MAX) is ErrorCode.NONE
+        world.wait(RETENTION_MS)
+        world.restart()
+        self.expire(world)
+        assert world.committed == 1
 
     def test_offsets_of_an_unsubscribed_topic_expire_in_a_stable_group(self) -> None:
         for subscription, left in ((READS_FLIGHTS, 1), (READS_SHIPS, None)):
