@@ -1,16 +1,16 @@
 """Parses and writes JSON without changing its content.
 
-Python's `json` rounds a number with more digits than a 64-bit float can hold, and keeps only the
-last of several members with the same name. `parse` loses neither digits nor members: it returns
-such a number as an `ExactNumber` with its text, and an object with repeated names as an
-`ExactObject` with all members. `text_of` writes both unchanged. Other values are parsed as by
-`json`.
+Python's `json` rounds a number with more digits than a 64-bit float can hold, refuses an integer
+with more than 4,300 digits, and keeps only the last of several members with the same name. `parse`
+loses neither digits nor members: it returns such a number as an `ExactNumber` with its text, and an
+object with repeated names as an `ExactObject` with all members. `text_of` writes both unchanged.
+Other values are parsed as by `json`.
 """
 
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, ItemsView, Iterator
+from collections.abc import Callable, ItemsView
 from decimal import Decimal, InvalidOperation
 from typing import Final, NoReturn
 
@@ -20,7 +20,7 @@ _SPACED: Final = (", ", ": ")
 
 
 class ExactNumber(float):
-    """A JSON number that a float can't hold.
+    """A JSON number that neither a float nor an int can hold.
 
     As a float it is rounded, and infinite if it is too large.
 
@@ -69,19 +69,41 @@ def parse(text: str | bytes) -> object:
             `Infinity`.
         RecursionError: The text is nested too deeply.
     """
+    try:
+        return _parse(text, None)
+    except (json.JSONDecodeError, UnicodeError):
+        raise
+    except ValueError:  # `int` refuses an integer of so many digits, or a constant was refused
+        return _parse(text, _integer)
+
+
+def _parse(text: str | bytes, parse_int: Callable[[str], float] | None) -> object:
     content: object = json.loads(
-        text, parse_float=_number, parse_constant=_refuse, object_pairs_hook=_object
+        text,
+        parse_float=_number,
+        parse_int=parse_int,
+        parse_constant=_refuse,
+        object_pairs_hook=_object,
     )
     return content
 
 
 def _number(text: str) -> float:
     number = float(text)
+    if repr(number) == text:  # decides most numbers, faster than `Decimal`
+        return number
     try:
         is_same = math.isfinite(number) and Decimal(repr(number)) == Decimal(text)
     except InvalidOperation:  # the exponent has too many digits
         is_same = False
     return number if is_same else ExactNumber(text)
+
+
+def _integer(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return ExactNumber(text)
 
 
 def _refuse(text: str) -> NoReturn:
@@ -111,11 +133,14 @@ def text_of(
         TypeError: JSON can't hold a value.
         RecursionError: The content is nested too deeply.
     """
-    if _has_exact(content):
-        return "".join(_parts(content, separators, default))
-    return json.dumps(
-        content, ensure_ascii=False, allow_nan=False, separators=separators, default=default
-    )
+    encode = json.JSONEncoder(
+        ensure_ascii=False, allow_nan=False, separators=separators, default=default
+    ).encode
+    if not _has_exact(content):
+        return encode(content)
+    parts: list[str] = []
+    _add_parts(parts, content, separators, encode)
+    return "".join(parts)
 
 
 def members_of(content: dict[str, object]) -> list[tuple[str, object]] | ItemsView[str, object]:
@@ -123,10 +148,16 @@ def members_of(content: dict[str, object]) -> list[tuple[str, object]] | ItemsVi
     return content.members if isinstance(content, ExactObject) else content.items()
 
 
+# Most values have one of these types.
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+
 def _has_exact(content: object) -> bool:
     rest = [content]  # no recursion, because content may be nested as deeply as `json` allows
     while rest:
         one = rest.pop()
+        if type(one) in _SCALARS:
+            continue
         if isinstance(one, ExactNumber | ExactObject):
             return True
         if isinstance(one, dict):
@@ -136,31 +167,39 @@ def _has_exact(content: object) -> bool:
     return False
 
 
-def _parts(
+def _add_parts(
+    parts: list[str],
     content: object,
     separators: tuple[str, str],
-    default: Callable[[object], object] | None,
-) -> Iterator[str]:
-    """Yield the pieces of the text of content that has an exact number or object."""
+    encode: Callable[[object], str],
+) -> None:
+    """Append the pieces of content's text.
+
+    Args:
+        parts: List to append to.
+        content: The content.
+        separators: Text after an element, and after a name.
+        encode: Returns the text of a value that is no object, list or exact number.
+    """
     if isinstance(content, ExactNumber):
-        yield content.text
+        parts.append(content.text)
         return
     if not isinstance(content, dict | list | tuple):
-        yield text_of(content, separators=separators, default=default)
+        parts.append(encode(content))
         return
     after_element, after_name = separators
     before = ""
     if isinstance(content, dict):
-        yield "{"
+        parts.append("{")
         for name, value in members_of(content):
-            yield f"{before}{json.dumps(name, ensure_ascii=False)}{after_name}"
-            yield from _parts(value, separators, default)
+            parts.append(f"{before}{encode(name)}{after_name}")
+            _add_parts(parts, value, separators, encode)
             before = after_element
-        yield "}"
+        parts.append("}")
         return
-    yield "["
+    parts.append("[")
     for value in content:
-        yield before
-        yield from _parts(value, separators, default)
+        parts.append(before)
+        _add_parts(parts, value, separators, encode)
         before = after_element
-    yield "]"
+    parts.append("]")

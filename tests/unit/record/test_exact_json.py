@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.server.steps import steps
 
 from tidelog.record.exact_json import COMPACT, ExactNumber, parse, text_of
 
@@ -16,6 +17,7 @@ TEXTS = [
     '{"a":1,"a":2}',
     '{"x":[{"a":null,"b":{"a":0.1,"a":true}}],"y":"ü\\n"}',
     '{"a":{},"a":[]}',
+    f'{{"a":-1{"0" * 5000},"b":2}}',
 ]
 
 
@@ -85,6 +87,17 @@ def test_other_types_are_converted_by_the_caller() -> None:
         text_of(content)
 
 
-def test_deep_content_is_written() -> None:
-    deep = "[" * 900 + "]" * 900
+@pytest.mark.parametrize("leaf", ["", "1e999"])
+def test_deep_content_is_written(leaf: str) -> None:
+    deep = "[" * 900 + leaf + "]" * 900
     assert text_of(parse(deep)) == deep
+
+
+def test_the_depth_of_content_does_not_multiply_the_work_to_write_it() -> None:
+    numbers = ",".join(["1"] * 2_000)
+
+    def calls(depth: int) -> int:
+        content = parse("[" * depth + f"{numbers},1e999" + "]" * depth)
+        return steps(lambda: text_of(content))
+
+    assert calls(800) < 2 * calls(1)
