@@ -23,13 +23,6 @@ from tidelog.types import Header
 
 Decode: TypeAlias = Callable[[bytes | None], Cell]
 
-# Metadata of an Arrow field whose text is JSON, so that `produce` restores the same bytes.
-JSON_FIELD: Final[dict[bytes | str, bytes | str]] = {b"tidelog.encoding": b"json"}
-
-
-class JsonText(str):
-    """Cell that is JSON text. `encoder` parses it instead of writing a JSON string."""
-
 
 def decoder(encoding: Encoding) -> Decode:
     """Return a function that converts bytes to a cell of a printed table.
@@ -144,15 +137,14 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
 
     Args:
         encoding: Any encoding except `auto`, because the form of `auto` depends on the cell's type.
-        text_only: Whether all cells are text, as in CSV. If true, `json` parses cells as JSON.
+        text_only: Whether JSON values are cells of text, as in CSV and Arrow. If true, `json`
+            parses text as JSON; otherwise it writes text as a JSON string.
     """
     assert encoding is not Encoding.AUTO
     write = serializer(encoding)
-    is_json = encoding is Encoding.JSON
-    parse_text = _json_text if text_only and is_json else _PARSERS.get(encoding)
+    parse = _json_text if text_only and encoding is Encoding.JSON else _PARSERS.get(encoding)
 
     def encode(cell: object) -> bytes | None:
-        parse = _json_text if is_json and isinstance(cell, JsonText) else parse_text
         if encoding is Encoding.BYTES and isinstance(cell, dict):
             cell = text_of(cell)
         if parse is None or not isinstance(cell, str):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from tidelog.amounts import plural
-from tidelog.cli.cells import CHARACTERS_SHOWN, JSON_FIELD, JsonText, encoder
+from tidelog.cli.cells import CHARACTERS_SHOWN, encoder
 from tidelog.cli.options import Encoding, InputFormat
 from tidelog.cli.surroundings import InvalidInput, UsageProblem
 from tidelog.env import Clock
@@ -402,7 +402,6 @@ def _batch_rows(
     number = 0
     for whole in batches:
         chosen = _chosen(whole, name, choice.columns)
-        json_names = [one.name for one in chosen.schema if _is_json(one)]
         times = _times_ms(chosen, choice.time)
         if times is not None and choice.columns is not None:
             assert choice.time is not None
@@ -419,23 +418,7 @@ def _batch_rows(
             if times is not None:
                 assert choice.time is not None
                 fields[choice.time] = times[at]
-            for one in json_names:
-                fields[one] = _as_json_text(fields[one])
             yield InputRow(fields, raw, f"{name} row {number}")
-
-
-def _is_json(field: "pa.Field[pa.DataType]") -> bool:
-    """Whether `tidelog read` wrote the field, or the values of its headers, as JSON text."""
-    return (field.metadata or {}).items() >= JSON_FIELD.items()
-
-
-def _as_json_text(cell: object) -> object:
-    """Return a cell, or a list of headers, whose texts are marked as JSON text."""
-    if isinstance(cell, str):
-        return JsonText(cell)
-    if isinstance(cell, list):
-        return [{**one, "value": _as_json_text(one["value"])} for one in cell]
-    return cell
 
 
 def _row_json(fields: Mapping[str, object], where: str) -> bytes:
@@ -707,7 +690,7 @@ def read_records(
             )
         return _line_records(source, name, columns, parse_time)
     rows = ROW_READERS[kind](source, name, columns.choice(numbers))
-    to_record = _RecordMaker(columns, parse_time, text_only=kind is InputFormat.CSV)
+    to_record = _RecordMaker(columns, parse_time, text_only=kind is not InputFormat.JSON)
     return map(to_record.record, rows)
 
 
@@ -801,12 +784,21 @@ class _RecordMaker:
     def __init__(
         self, columns: Columns, parse_time: Callable[[str], int], *, text_only: bool
     ) -> None:
+        """Create a converter.
+
+        Args:
+            columns: Names of the columns.
+            parse_time: Parses a time given as text; returns ms.
+            text_only: Whether JSON values are cells of text. False for JSON lines, whose cells are
+                JSON values.
+        """
         self._columns = columns
         self._parse_time = parse_time
         self._key = _encode(columns.key_as, text_only=text_only)
         self._value = _encode(columns.value_as, text_only=text_only)
-        # Header values come from JSON even in formats whose cells are all text.
-        self._header = _encode(columns.headers_as, text_only=False)
+        self._header = _encode(columns.headers_as, text_only=text_only)
+        # Headers in a cell of text are JSON, so that their values are JSON values.
+        self._header_in_text = _encode(columns.headers_as, text_only=False)
 
     def record(self, row: InputRow) -> InputRecord:
         """Return a row's record with its location; raises InvalidInput, which names the row."""
@@ -821,9 +813,13 @@ class _RecordMaker:
             key=None if key is None else _encoded(row, key, self._key),
             value=row.raw if value is None else _encoded(row, value, self._value),
             timestamp=timestamp,
-            headers=() if headers is None else _headers(row, headers, self._header),
+            headers=() if headers is None else self._headers(row, headers),
         )
         return InputRecord(record, row.location)
+
+    def _headers(self, row: InputRow, name: str) -> tuple[Header, ...]:
+        is_text = isinstance(_field(row, name), str)
+        return _headers(row, name, self._header_in_text if is_text else self._header)
 
 
 _Encode: TypeAlias = Callable[[object], bytes | None]

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from tidelog.cli.cells import JSON_FIELD, Decode, exact_decoder, unreadable
+from tidelog.cli.cells import Decode, exact_decoder, unreadable
 from tidelog.cli.options import Encoding
 from tidelog.errors import SerdeError
 from tidelog.lazy_dataclass import dataclass
@@ -151,5 +151,4 @@ def _typed_field(field: "pa.Field[pa.DataType]", encoding: Encoding) -> "pa.Fiel
         inner = field.type.value_field
         parts = [one.with_type(kind) if one.name == "value" else one for one in inner.type]
         kind = pa.list_(inner.with_type(pa.struct(parts)))
-    typed = pa.field(field.name, kind, nullable=field.nullable)
-    return typed.with_metadata(JSON_FIELD) if encoding is Encoding.JSON else typed
+    return pa.field(field.name, kind, nullable=field.nullable)

@@ -3,6 +3,7 @@
 import io
 import math
 import struct
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -109,3 +110,42 @@ def test_diff_has_the_types_of_the_options(cli: Cli) -> None:
     refused = cli.run(*command, "--value-as", "int32")
     assert (refused.code, refused.err) == (1, json_error.err)
     assert "flights-0 offset 0: value: " in refused.err
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_json_columns_that_another_tool_wrote_are_read_back(
+    cli: Cli, kind: str, tmp_path: Path
+) -> None:
+    """Other tools drop the metadata of columns."""
+    cli.ok("create", "flights")
+    cli.ok("create", "copy")
+    texts = (b'{"a":[1,null]}', b'"ZRH"', b"12", b'"12"')
+    given = [
+        NewRecord(key=one, value=one, timestamp=NOW, headers=(Header("h", one), Header("n", None)))
+        for one in texts
+    ]
+    cli.append(*given)
+    forms = ("--key-as", "json", "--value-as", "json", "--headers-as", "json")
+    table = table_of(cli.ok("read", "flights", "-o", kind, *forms).raw, kind)
+    table = pa.Table.from_arrays(table.columns, names=table.column_names)
+    file = str(tmp_path / f"rows.{kind}")
+    if kind == "parquet":
+        parquet.write_table(table, file)
+    else:
+        with pa.ipc.new_stream(file, table.schema) as out:
+            out.write_table(table)
+    columns = ("--key", "key", "--value", "value", "--headers", "headers", "--time", "timestamp")
+    cli.ok("produce", "copy", "--from", file, *columns, *forms)
+    rows = cli.ok("read", "copy", "-o", "json", *forms).objects
+    assert [row["key"] for row in rows] == [{"a": [1, None]}, "ZRH", 12, "12"]
+    assert [row["value"] for row in rows] == [row["key"] for row in rows]
+    assert [row["headers"] for row in rows] == [[["h", row["key"]], ["n", None]] for row in rows]
+
+
+def test_text_of_parquet_that_is_not_json_is_refused_as_json(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("create", "flights")
+    file = str(tmp_path / "rows.parquet")
+    parquet.write_table(pa.table({"v": ["1", "ZRH"]}), file)
+    result = cli.run("produce", "flights", "--from", file, "--value", "v", "--value-as", "json")
+    assert result.code == 1
+    assert "row 2: v: 'ZRH' can't be read as json" in result.err
