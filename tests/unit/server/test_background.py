@@ -109,19 +109,6 @@ def world() -> World:
     return made
 
 
-def test_the_log_names_what_retention_deleted_and_why(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO", "tidelog.server"):
-        world.retain()
-        world.retain()  # deletes nothing
-    (line,) = (record.message for record in caplog.records)
-    assert line == (
-        "t-0: retention deleted 2 segments, offsets 0..1, by size; the last segment: after its"
-        " deletion, 69 of 207 bytes remain, at least retention.bytes=1"
-    )
-
-
 @pytest.mark.parametrize("order", list(permutations(["threads", "checkpoint", "timers"])))
 def test_checkpoints_are_the_same_in_any_order_of_events(
     world: World, order: tuple[str, ...]

@@ -158,3 +158,49 @@ class TestRetention:
         log.roll()
         env.clock.advance(DAY_MS // 48)
         assert self.deleted(log) == []
+
+
+class TestLogLines:
+    """Log lines of retention runs, for every caller: a broker, a tier, a standby, a command."""
+
+    @pytest.fixture(autouse=True)
+    def _info(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", "tidelog.storage")
+
+    def test_name_the_deleted_offsets_and_the_reason(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        _, _, log = new_log({"retention.bytes": "1"})
+        for _ in range(3):
+            put(log, START_MS)
+            log.roll()
+        assert len(log.apply_retention()) == 2
+        assert log.apply_retention() == []
+        assert caplog.messages == [
+            (
+                "t-0: retention deleted 2 segments, offsets 0..1, by size; the last segment: after"
+                " its deletion, 70 of 210 bytes remain, at least retention.bytes=1"
+            )
+        ]
+
+    def test_do_not_name_offsets_that_were_deleted_before(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        env, _, log = new_log({"retention.ms": "100"})
+        for _ in range(3):
+            put(log, START_MS, START_MS)
+            log.roll()
+        log.delete_records(3)
+        assert len(log.apply_retention()) == 1
+        env.clock.advance(101)
+        assert len(log.apply_retention()) == 2
+        assert caplog.messages == [
+            (
+                "t-0: retention deleted 1 segment, by log start; the last segment: ends at offset"
+                " 2, the log starts at offset 3"
+            ),
+            (
+                "t-0: retention deleted 2 segments, offsets 3..5, by time; the last segment:"
+                " largest record timestamp is 101ms old, over retention.ms=100"
+            ),
+        ]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import plural
 from tidelog.errors import TidelogError
 from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.partitions.partition import Partition
@@ -169,16 +168,8 @@ class LogManager:
             cleanings.when_ended(name, lambda: self._act(name, self._retain))
             return
         log = partition.log
-        deletions = log.apply_retention()
-        if not deletions:
+        if not log.apply_retention():
             return
-        LOGGER.info(
-            "%s: retention deleted %s, offsets %d..%d, by %s; the last segment: %s",
-            *(name, plural(len(deletions), "segment")),
-            *(deletions[0].base_offset, log.segments[0].base_offset - 1),
-            ", ".join(dict.fromkeys(str(each.rule) for each in deletions)),
-            deletions[-1].reason,
-        )
         partition.last_deletion_ms = self._node.env.clock.now_ms()
         if partition not in self._unlinking:
             self._unlinking.add(partition)

@@ -10,9 +10,11 @@ Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 """
 
 import dataclasses
+import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import plural
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, PolicyViolation
 from tidelog.storage.log.append_writer import SegmentRoller
@@ -34,6 +36,8 @@ from tidelog.types import UNKNOWN_MS
 
 if TYPE_CHECKING:
     from tidelog.storage.tier.tier_record import TierRecord
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 class Deleter(LogPart):
@@ -118,7 +122,7 @@ class Deleter(LogPart):
     # -- retention ---------------------------------------------------------------------------
 
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
-        """Delete the segments that the retention rules select; return them, oldest first.
+        """Delete the segments that the retention rules select, and log why; return them in order.
 
         Files get Kafka's suffix `.deleted`. After `file.delete.delay.ms`, the next `unlink_due` or
         retention unlinks the files; a close unlinks the files without waiting. The settings
@@ -195,9 +199,31 @@ class Deleter(LogPart):
             checkpoint = segments.append_time_checkpoint(self._clock.last_ms)
             fs, directory = context.env.files, context.directory
             self._guard.defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))
+        start = segments.start_offset
         self._delete_oldest(len(plan), now_ms)
+        self._log(plan, start)
         self._release_copies(now_ms)
         return plan
+
+    def _log(self, plan: Sequence[Deletion], start: int) -> None:
+        """Log which offsets a retention run deleted, and why.
+
+        Args:
+            plan: The deletions.
+            start: Log start before the run. The offsets below it were deleted before, and only
+                their files are deleted by the rule of the log start.
+        """
+        if not plan:
+            return
+        first, end = max(plan[0].base_offset, start), self._segments.all[0].base_offset
+        _LOGGER.info(
+            "%s: retention deleted %s%s, by %s; the last segment: %s",
+            self._segments.context.topic_partition,
+            plural(len(plan), "segment"),
+            f", offsets {first}..{end - 1}" if first < end else "",
+            ", ".join(dict.fromkeys(str(each.rule) for each in plan)),
+            plan[-1].reason,
+        )
 
     def _facts(self, segment: Segment) -> SegmentFacts:
         def times() -> SegmentTimes:
