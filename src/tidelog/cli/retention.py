@@ -596,9 +596,10 @@ def _kept_text(segment: "SegmentStory", forever: str, zone: str | None) -> str:
 
 
 def _until_text(until_ms: int, zone: str | None) -> str:
-    """Format the last ms at which a segment is kept; says so if it is the last ms of a second."""
-    inclusive = " inclusive" if until_ms % 1000 == 999 else ""
-    return f"{output.time_text(until_ms, zone)}{inclusive}"
+    """Format the last ms at which a segment is kept, rounded like the table's times."""
+    from tidelog.storage.directory.topic_retention import until_shown_ms
+
+    return output.time_text(until_shown_ms(until_ms), zone)
 
 
 def _because(segment: "SegmentStory", zone: str | None) -> str:

@@ -188,7 +188,7 @@ class TestSegments:
         assert verdict.endswith("; the next one is kept until 2023-11-21 22:13:20")
         assert row.split()[-2:] == ["2023-11-21", "22:13:20"]
         details = cli.ok("why", "tides").out
-        assert "2023-11-21 22:13:19.999 inclusive, retention.ms after the timestamp" in details
+        assert "kept until    2023-11-21 22:13:20, retention.ms after the timestamp" in details
         (segment,) = cli.ok("why", "tides", "-o", "json").objects
         assert part(segment, "kept")["until"] == "2023-11-21T22:13:19.999Z"
         cli.clock.set(NOW - 1 + WEEK_MS)
