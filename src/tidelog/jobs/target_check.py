@@ -369,14 +369,15 @@ _TOPICS_NAMED: Final = 3
 
 
 def lines(findings: Iterable[Finding]) -> list[str]:
-    """Return a line for each different finding: its effect, its topics and its text.
+    """Return a line for each different finding: `loss` or `note`, its topics and its text.
 
     Findings with the same text on several topics have one line together.
     """
     topics: dict[tuple[str, str], dict[str, None]] = {}
     for finding in findings:
-        topics.setdefault((finding.effect.value, str(finding)), {})[finding.topic] = None
-    return [f"{effect}: {_names(list(of))}{text}" for (effect, text), of in topics.items()]
+        kind = "loss" if finding.is_loss else "note"
+        topics.setdefault((kind, str(finding)), {})[finding.topic] = None
+    return [f"{kind}: {_names(list(of))}{text}" for (kind, text), of in topics.items()]
 
 
 def _names(topics: Sequence[str]) -> str:

@@ -91,7 +91,7 @@ def test_a_target_that_would_lose_records_is_exit_code_2(
     refused = load(tmp_path)
     assert refused.code == 2
     assert refused.out == ""
-    loss = "deleted at once: flights: retention.ms=604800000: 4 records created before"
+    loss = "loss: flights: retention.ms=604800000: 4 records created before"
     assert loss in refused.err
     hint = "repeat the command with --config retention.ms=-1, or use --force"
     assert f" would refuse or lose records, so nothing was written\nhint: {hint}\n" in refused.err

@@ -271,7 +271,7 @@ def test_a_target_that_would_lose_records_is_refused_before_any_write(
         replay(spark, source, "flights", to=stamped)
     (told,) = replay(spark, source, "flights", to=target, force=True).collect()
     assert told["records"] == expected
-    assert told["findings"][0].startswith("deleted at once: flights: retention.ms=86400000")
+    assert told["findings"][0].startswith("loss: flights: retention.ms=86400000")
 
 
 @pytest.fixture

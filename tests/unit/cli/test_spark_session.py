@@ -211,7 +211,7 @@ def test_losses_are_reported_line_by_line() -> None:
         lose()
     assert told.code == 2
     assert err.getvalue().splitlines()[:2] == [
-        "refused: a=1: one",
+        "loss: a=1: one",
         "note: b=2: two",
     ]
 

@@ -194,7 +194,7 @@ def test_a_loss_stops_the_job_unless_forced() -> None:
     assert caught.value.findings == tuple(findings)
     ensure(target(), findings, force=True)
     ensure(target(), [], force=False)
-    assert lines(findings)[0].startswith("refused: flights: message.timestamp.after.max.ms")
+    assert lines(findings)[0].startswith("loss: flights: message.timestamp.after.max.ms")
 
 
 def test_equal_findings_on_several_topics_are_one_line_with_their_names() -> None:
