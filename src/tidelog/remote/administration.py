@@ -426,5 +426,5 @@ def _connection(client: "Cluster") -> "Iterator[BrokerConnection]":
 
 def _ensure_right(client: "Cluster", operation: str, code: int, message: str | None) -> None:
     if code:
-        reason = f"{codes.named(code)}{f': {message}' if message else ''}"
+        reason = message or codes.named(code)
         raise ClusterFailure(client.bootstrap, operation, reason, error_code=code)
