@@ -296,19 +296,17 @@ def _chosen(
     """
     if topics is None:
         return dict.fromkeys(sorted(log_dir.topics()))
-    chosen: dict[str, set[int] | None] = {}
+    whole: set[str] = set()
+    named: dict[str, set[int]] = {}
     for item in [topics] if isinstance(topics, str | TopicPartition) else topics:
         if isinstance(item, str):
             log_dir.topic(item)
-            chosen[item] = None
-            continue
-        numbers = chosen.setdefault(item.topic, set())
-        if numbers is not None:
-            numbers.add(item.partition)
-    for topic, numbers in chosen.items():
-        if numbers:
-            _check_exist(log_dir, topic, numbers)
-    return dict(sorted(chosen.items()))
+            whole.add(item)
+        else:
+            named.setdefault(item.topic, set()).add(item.partition)
+    for topic, numbers in named.items():
+        _check_exist(log_dir, topic, numbers)
+    return {topic: None if topic in whole else named[topic] for topic in sorted({*whole, *named})}
 
 
 def checked_partitions(

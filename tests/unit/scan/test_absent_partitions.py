@@ -101,3 +101,7 @@ def test_partitions_are_chosen_once_and_sorted(path: Path) -> None:
         assert checked_partitions(log_dir, None) == every
         with pytest.raises(UnknownTopic, match="t has partitions 0 to 2, not 3"):
             checked_partitions(log_dir, [TopicPartition("t", 3), TopicPartition("t", 0)])
+        mixed: list[str | TopicPartition] = ["t", TopicPartition("t", 3)]
+        for chosen in (mixed, mixed[::-1]):
+            with pytest.raises(UnknownTopic, match="not 3"):
+                checked_partitions(log_dir, chosen)

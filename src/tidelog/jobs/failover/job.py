@@ -277,8 +277,8 @@ class _SourceStarts:
         source: Partition of A; None for all partitions of a topic.
         starts: Start by partition of B; None if the map has no starts for the source.
         reason: If `starts` is None, the reason why the map has no starts. Otherwise, if `source` is
-            None, the reason that the plan gives for a start. Otherwise the group's position in
-            `source`, such as `offset 5 of orders-0`.
+            None, the reason that the plan gives for a start. Otherwise the offset in `source` from
+            which the group continues, such as `offset 5 of orders-0`.
     """
 
     source: TopicPartition | None
