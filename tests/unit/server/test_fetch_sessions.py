@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from weakref import ref
 
+from tests.unit.server.steps import steps
 from tests.unit.server.wire_client import WireClient
 from tests.worlds.brokers.topics import delete_topic
 
@@ -228,6 +229,19 @@ def test_a_session_with_too_many_partitions_ends() -> None:
     more = asked(SESSION_PARTITIONS_MAX)
     assert run(found, request(session, 2, wanted=more))[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(found) == 0
+
+
+def test_the_cost_of_a_new_offset_does_not_depend_on_other_sessions() -> None:
+    found = sessions(slots=1000)
+    session = begin(found)
+
+    def move_on(epoch: int) -> int:
+        return steps(lambda: found.open(request(session, epoch, wanted=asked(0, offset=epoch)), 0))
+
+    alone = move_on(1)
+    for _ in range(500):
+        begin(found)
+    assert move_on(2) == alone
 
 
 def test_a_session_keeps_no_deleted_partition_in_memory(tmp_path: Path) -> None:

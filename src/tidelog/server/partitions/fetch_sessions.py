@@ -250,9 +250,12 @@ class FetchSessions:
         return self._continue(session, request, now_ms)
 
     def _continue(self, session: FetchSession, request: SessionRequest, now_ms: int) -> Fetching:
+        count = len(session.partitions)
         session.update(request.partitions, request.forgotten)
+        has_grown = len(session.partitions) > count
         is_large = len(session.partitions) > SESSION_PARTITIONS_MAX
-        is_too_much = bool(request.partitions) and (is_large or not self._has_room_for(0))
+        # Counting the partitions of all sessions takes time, so only larger sessions are counted.
+        is_too_much = has_grown and (is_large or not self._has_room_for(0))
         del self._sessions[session.session_id]
         if is_too_much:  # the client then begins again, without a session
             return Fetching((), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
