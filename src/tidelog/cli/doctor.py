@@ -1,6 +1,7 @@
 """`tidelog doctor`: checks a data directory for damage and suggests repairs."""
 
 import posixpath
+import shlex
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -175,7 +176,8 @@ def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mend
     if tiered := check.tiered_topics():
         surroundings.note(f"the objects in the tiers of {_named(tiered)} were not checked")
         topic = f"{tiered[0]} " if len(tiered) == 1 else ""
-        surroundings.hint(f"`tidelog tier {topic}--data {check.path} --verify` checks them")
+        data = shlex.quote(check.path)
+        surroundings.hint(f"`tidelog tier {topic}--data {data} --verify` checks them")
     if check.unseen:
         return Verdict.BLIND
     return Verdict.FINDINGS if any(finding.counts for finding in open_findings) else Verdict.SOUND

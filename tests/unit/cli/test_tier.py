@@ -288,3 +288,5 @@ def test_doctor_says_that_it_does_not_check_the_objects_of_tiers(tmp_path: Path)
     notes = cli.ok("doctor", str(cli.data)).err
     assert "note: the objects in the tiers of flights were not checked" in notes
     assert f"`tidelog tier flights --data {cli.data} --verify` checks them" in notes
+    renamed = cli.data.rename(tmp_path / "my data")
+    assert f" --data '{renamed}' --verify` checks them" in cli.ok("doctor", str(renamed)).err

@@ -243,13 +243,13 @@ def test_without_zone_maps_a_partition_is_one_part(tmp_path: Path, tasks: Tasks)
 
 
 def test_invalid_directories_and_topics_are_refused(tmp_path: Path) -> None:
-    place = make_keyed(tmp_path / "a", count=10)
+    place = make_keyed(tmp_path / "a b", count=10)
     with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
         with pytest.raises(DirectoryLocked):
             job.run(NO_SPARK, place)
         assert log_dir.path == place
     make(place, "plain")
-    with pytest.raises(InvalidRequest, match="not a compacted topic"):
+    with pytest.raises(InvalidRequest, match=f"not a compacted topic.* --data '{place}' --set"):
         job.run(NO_SPARK, place, ["plain"])
     with pytest.raises(InvalidRequest, match="not written to"):
         job.run(NO_SPARK, "s3://bucket/logs")

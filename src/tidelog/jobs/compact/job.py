@@ -34,6 +34,7 @@ Tasks need access to the store. They read the partition's manifest from the dire
 """
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -390,8 +391,9 @@ def names_of(
         topic = item.topic if isinstance(item, TopicPartition) else item
         info = log_dir.topic(topic)
         if not info.config.is_compacted:
+            data = shlex.quote(log_dir.path)
             raise InvalidRequest(
-                f"{topic} is not a compacted topic; `tidelog config {topic} --data {log_dir.path}"
+                f"{topic} is not a compacted topic; `tidelog config {topic} --data {data}"
                 " --set cleanup.policy=compact` makes it one"
             )
         numbers = info.present if isinstance(item, str) else [item.partition]
