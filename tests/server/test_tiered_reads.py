@@ -24,7 +24,7 @@ from tidelog.record.batch_walk import walk
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_partition
-from tidelog.types import NewRecord, TopicPartition
+from tidelog.types import LATEST_TIERED_TIMESTAMP, NO_OFFSET, NewRecord, TopicPartition
 
 TOPIC = "long"
 COUNT = 200
@@ -66,13 +66,10 @@ def test_records_and_times_of_the_tier(broker: Broker, tmp_path: Path) -> None:
             assert seen[-1] >= offset, "only records before the requested offset"
             offset = seen[-1] + 1
         assert seen == list(range(COUNT))
-        times = (3, local_start + 1, -2, -3, -4, -5, -6)
-        found = []
-        for timestamp in times:
-            wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-            topic = ListOffsetsTopic(name=TOPIC, partitions=[wanted])
-            answer = client.ask(LIST_OFFSETS, 11, ListOffsetsRequest(topics=[topic]))
-            found.append(answer.topics[0].partitions[0].offset)
+        found = [
+            list_offset(client, timestamp)
+            for timestamp in (3, local_start + 1, -2, -3, -4, LATEST_TIERED_TIMESTAMP, -6)
+        ]
     # All finished segments are in the tier. The newest finished segments are also local.
     active = broker.call(lambda node: node.partitions.get(TOPIC, 0).log.segments[-1].base_offset)
     assert found == [3, local_start + 1, 0, COUNT - 1, local_start, active - 1, active]
@@ -129,8 +126,10 @@ def test_offsets_lost_after_the_tier_are_an_error_of_a_fetch(tmp_path: Path) -> 
     ):
         codes = fetch_codes(client, (0, start - 1, start, end - 1, end))
         assert codes == {0: 0, start - 1: 0, start: 2, end - 1: 2, end: 0}
+        assert list_offset(client, LATEST_TIERED_TIMESTAMP) == start - 1
         for deleted_to in (start, start + 1, end - 1):  # the rest stays lost
             assert delete_records(client, deleted_to) == (0, deleted_to)
+            assert list_offset(client, LATEST_TIERED_TIMESTAMP) == NO_OFFSET
             for _ in range(2):
                 codes = fetch_codes(client, (deleted_to - 1, deleted_to, end - 1, end))
                 assert codes == {deleted_to - 1: 1, deleted_to: 2, end - 1: 2, end: 0}
@@ -154,6 +153,14 @@ def delete_records(client: RawClient, offset: int) -> tuple[int, int]:
     what = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=TOPIC, partitions=[wanted])])
     answer = client.ask(DELETE_RECORDS, 2, what).topics[0].partitions[0]
     return answer.error_code, answer.low_watermark
+
+
+def list_offset(client: RawClient, timestamp: int) -> int:
+    """Return the offset that ListOffsets returns for a time or a special value."""
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topic = ListOffsetsTopic(name=TOPIC, partitions=[wanted])
+    answer = client.ask(LIST_OFFSETS, 11, ListOffsetsRequest(topics=[topic]))
+    return answer.topics[0].partitions[0].offset
 
 
 def fetch_codes(client: RawClient, offsets: Sequence[int]) -> dict[int, int]:
