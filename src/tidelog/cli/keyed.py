@@ -1,6 +1,5 @@
 """`tidelog read --table`: each key's last record as of a time. `tidelog diff`: changed keys."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -47,6 +46,7 @@ from tidelog.cli.records import (
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.cli.typed_columns import ColumnForm, TypedColumns
 from tidelog.lazy_dataclass import dataclass
+from tidelog.record.exact_json import ExactObject, parse, text_of
 from tidelog.timespec import TIME_HELP, in_zone
 from tidelog.types import ClockName, TopicPartition
 
@@ -575,8 +575,11 @@ def _fields_of(
 
 
 def _json_text(value: Cell) -> str:
-    """Return a value as JSON with sorted fields; unlike `==`, it tells true, 1 and 1.0 apart."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    """Return a value as JSON with sorted fields.
+
+    Unlike `==`, the text tells true, 1 and 1.0 apart, and numbers that are equal only as floats.
+    """
+    return text_of(value, sort_names=True)
 
 
 def _told_apart(before: Cell, after: Cell) -> tuple[Cell, Cell]:
@@ -593,16 +596,19 @@ def _told_apart(before: Cell, after: Cell) -> tuple[Cell, Cell]:
 def _json_object(value: Cell) -> dict[str, Cell] | None:
     """Return a value that is a JSON object, or whose text is one, as a dict; else None.
 
-    Bytes that a table shows as `{"base64": ...}` are no object.
+    Bytes that a table shows as `{"base64": ...}` are no object. An object with repeated names is
+    none either, because its members can't be compared by name.
     """
     content: object = value
     if cells.is_base64(value):
         return None
     if isinstance(value, str):
         try:
-            content = json.loads(value)
+            content = parse(value)
         except (ValueError, RecursionError):
             return None
+    if isinstance(content, ExactObject):
+        return None
     return content if isinstance(content, dict) else None
 
 

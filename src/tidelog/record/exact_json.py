@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, ItemsView
 from decimal import Decimal, InvalidOperation
+from operator import itemgetter
 from typing import Final, NoReturn
 
 # Separators of JSON without spaces.
@@ -120,6 +121,7 @@ def text_of(
     *,
     separators: tuple[str, str] = _SPACED,
     default: Callable[[object], object] | None = None,
+    sort_names: bool = False,
 ) -> str:
     """Return content as JSON text, in which characters outside ASCII are not escaped.
 
@@ -127,6 +129,8 @@ def text_of(
         content: A result of `parse`, or other content.
         separators: Text after an element, and after a name.
         default: Converts a value of a type that JSON lacks; None to raise TypeError for it.
+        sort_names: Whether the members of an object are sorted by name. Members whose names are
+            repeated keep their order.
 
     Raises:
         ValueError: A float is infinite or NaN.
@@ -134,12 +138,16 @@ def text_of(
         RecursionError: The content is nested too deeply.
     """
     encode = json.JSONEncoder(
-        ensure_ascii=False, allow_nan=False, separators=separators, default=default
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=separators,
+        default=default,
+        sort_keys=sort_names,
     ).encode
     if not _has_exact(content):
         return encode(content)
     parts: list[str] = []
-    _add_parts(parts, content, separators, encode)
+    _add_parts(parts, content, separators, encode, sort_names=sort_names)
     return "".join(parts)
 
 
@@ -172,6 +180,8 @@ def _add_parts(
     content: object,
     separators: tuple[str, str],
     encode: Callable[[object], str],
+    *,
+    sort_names: bool,
 ) -> None:
     """Append the pieces of content's text.
 
@@ -180,6 +190,7 @@ def _add_parts(
         content: The content.
         separators: Text after an element, and after a name.
         encode: Returns the text of a value that is no object, list or exact number.
+        sort_names: Whether the members of an object are sorted by name.
     """
     if isinstance(content, ExactNumber):
         parts.append(content.text)
@@ -191,15 +202,16 @@ def _add_parts(
     before = ""
     if isinstance(content, dict):
         parts.append("{")
-        for name, value in members_of(content):
+        members = members_of(content)
+        for name, value in sorted(members, key=itemgetter(0)) if sort_names else members:
             parts.append(f"{before}{encode(name)}{after_name}")
-            _add_parts(parts, value, separators, encode)
+            _add_parts(parts, value, separators, encode, sort_names=sort_names)
             before = after_element
         parts.append("}")
         return
     parts.append("[")
     for value in content:
         parts.append(before)
-        _add_parts(parts, value, separators, encode)
+        _add_parts(parts, value, separators, encode, sort_names=sort_names)
         before = after_element
     parts.append("]")

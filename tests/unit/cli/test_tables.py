@@ -202,6 +202,9 @@ def test_a_diff_tells_different_fields_with_equal_texts_apart(flights: Cli) -> N
         b"b": (b'{"n": "(missing)", "o": 1}', b'{"o": 2}'),
         b"c": (b'{"n": {"x": 1, "y": [{"p": 1}]}, "o": 1}', b'{"n":{"y":[{"p":1}],"x":1},"o":2}'),
         b"d": (b"\xff\x00", b"\xff\x01"),
+        b"e": (b'{"n":0.10000000000000000555,"o":1}', b'{"n":0.1000000000000000055,"o":2}'),
+        b"f": (b'{"n":{"m":1,"m":2},"o":1}', b'{"n":{"m":2},"o":2}'),
+        b"g": (b'{"n":1e400,"n":1}', b'{"n":2}'),
     }
     for n in range(2):
         flights.append(*(at(NOW + n, key, values[n]) for key, values in changes.items()))
@@ -212,6 +215,9 @@ def test_a_diff_tells_different_fields_with_equal_texts_apart(flights: Cli) -> N
         'n "(missing)", o 1 n (missing), o 2',
         "o 1 o 2",
         '{"base64": "/wA="} {"base64": "/wE="}',
+        "n 0.10000000000000000555, o 1 n 0.1000000000000000055, o 2",
+        'n {"m": 1, "m": 2}, o 1 n {"m": 2}, o 2',
+        '{"n":1e400,"n":1} {"n":2}',
     ]
     lines = flights.ok(*diff, "--key", "a").lines
     assert lines[-1].split() == ["0", "value.n", '"5"', "5"]

@@ -32,6 +32,14 @@ def test_spaces_are_those_of_json() -> None:
     assert text_of(parse(text)) == text
 
 
+def test_names_are_sorted_on_request() -> None:
+    text = '{"b":1e999,"a":{"d":2,"c":1,"d":1}}'
+    sorted_text = '{"a":{"c":1,"d":2,"d":1},"b":1e999}'
+    assert text_of(parse(text), separators=COMPACT, sort_names=True) == sorted_text
+    plain = parse('{"b":1,"a":{"d":2,"c":1}}')
+    assert text_of(plain, separators=COMPACT, sort_names=True) == '{"a":{"c":1,"d":2},"b":1}'
+
+
 contents = st.recursive(
     st.none()
     | st.booleans()
