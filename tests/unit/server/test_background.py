@@ -76,7 +76,7 @@ class World:
 
     def is_idle(self) -> bool:
         """Return whether no check for files to delete is scheduled."""
-        return self.node.timers.size == self.idle
+        return len(self.node.timers._heap) == self.idle
 
     def pass_by(self, ms: int) -> None:
         """Advance the clock, and run the work of threads."""
@@ -104,7 +104,7 @@ def world() -> World:
     for done in [node.work.submit(barrier.wait) for _ in range(THREADS)]:
         done.result()
     made.pass_by(0)
-    made.idle = node.timers.size
+    made.idle = len(node.timers._heap)
     made.fill()
     return made
 
@@ -170,7 +170,7 @@ def test_one_look_serves_all_deletions_of_a_partition(world: World) -> None:
     world.fill()
     world.retain()
     world.later.settle()
-    assert world.node.timers.size == world.idle + 1
+    assert len(world.node.timers._heap) == world.idle + 1
     world.pass_by(DELAY_MS // 2 + 1)
     assert world.names(".deleted")
     world.pass_by(DELAY_MS)

@@ -148,7 +148,7 @@ def test_session_without_partitions_ends() -> None:
     session_id = begin(found)
     gone = (("t", 0), ("t", 1), ("t", 2))
     assert run(found, request(session_id, 1, wanted=[], forgotten=gone)) == (0, 0, [])
-    assert len(found) == 0
+    assert len(found._sessions) == 0
 
 
 def test_wrong_epoch_leaves_the_session_as_it_is() -> None:
@@ -217,7 +217,7 @@ def test_clients_continue_without_a_session_beyond_the_limit() -> None:
     assert (
         run(found, request(second, 1, wanted=asked(3)))[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     )
-    assert len(found) == 1
+    assert len(found._sessions) == 1
     assert begin(found) > 0
 
 
@@ -228,7 +228,7 @@ def test_a_session_with_too_many_partitions_ends() -> None:
     assert run(found, request(session, 1, wanted=grown))[0] == 0
     more = asked(SESSION_PARTITIONS_MAX)
     assert run(found, request(session, 2, wanted=more))[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert len(found) == 0
+    assert len(found._sessions) == 0
 
 
 def test_the_cost_of_a_new_offset_does_not_depend_on_other_sessions() -> None:
@@ -275,6 +275,6 @@ def test_a_session_keeps_no_deleted_partition_in_memory(tmp_path: Path) -> None:
 
     asyncio.run(story())
     gc.collect()
-    assert len(node.fetch_sessions) == 1
+    assert len(node.fetch_sessions._sessions) == 1
     assert kept() is None
     node.close()

@@ -69,5 +69,5 @@ def test_the_use_of_long_client_ids_is_counted_by_digests() -> None:
         assert tracemalloc.get_traced_memory()[0] < COUNT * SIZE / 10
     finally:
         tracemalloc.stop()
-    assert len(throttles._uses[PRODUCED]) == COUNT
+    assert len(throttles._uses[PRODUCED]._rates) == COUNT
     assert short_key("app") == "app"

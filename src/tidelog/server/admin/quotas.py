@@ -231,9 +231,6 @@ class _Uses:
                 return
             del self._rates[key]
 
-    def __len__(self) -> int:
-        return len(self._rates)
-
 
 class QuotaManager:
     """Usage of all clients with quotas. Used only in the event loop's thread."""

@@ -170,13 +170,6 @@ class PendingOffsets:
         self._producers: dict[int, dict[int, dict[str, None]]] = {}
         self._order = 0
 
-    def __len__(self) -> int:
-        """Return the number of open transactions.
-
-        A transaction counts once for each partition of `__consumer_offsets` that it has written to.
-        """
-        return sum(map(len, self._producers.values()))
-
     # -- queries -----------------------------------------------------------------------------
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:

@@ -225,9 +225,6 @@ class FetchSessions:
     # Sessions by id, in the order of their last use.
     _sessions: dict[int, FetchSession] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
     def open(self, request: SessionRequest, now_ms: int) -> Fetching:
         """Return the partitions to read for a request, and advance the epoch of its session.
 

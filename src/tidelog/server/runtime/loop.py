@@ -118,11 +118,6 @@ class Timers:
             heapq.heapify(self._heap)
             self._live_floor = max(64, len(self._heap))
 
-    @property
-    def size(self) -> int:
-        """Number of timers kept, including cancelled timers that were not removed yet."""
-        return len(self._heap)
-
     def next_delay_ms(self) -> int | None:
         """Return the time in ms until the next timer is due: 0 if overdue, None without timers."""
         first = self._first()

@@ -73,9 +73,6 @@ class PlainUsers:
         self._users = users
         self._pretender = pretender
 
-    def __len__(self) -> int:
-        return len(self._users)
-
     def is_user(self, name: str, password: str) -> bool:
         """Whether the user exists and has this password.
 

@@ -237,7 +237,7 @@ def test_classic_group_settles_after_storms(seed: int) -> None:
     assert not group.pending
     assert not group.pending_sync
     # Each session has a timer, and some cancelled timers are possibly not removed yet.
-    assert world.timers.size <= 4 * (MEMBERS + 3) + 128
+    assert len(world.timers._heap) <= 4 * (MEMBERS + 3) + 128
 
 
 @dataclass
@@ -344,4 +344,4 @@ def test_consumer_group_settles_after_storms(seed: int) -> None:
     assert set(group.targets) == set(storm.epochs)
     # Each member has only a session timer, because no member has to give up partitions.
     assert len(group.waits) == MEMBERS
-    assert world.timers.size <= 4 * (MEMBERS + 3) + 128
+    assert len(world.timers._heap) <= 4 * (MEMBERS + 3) + 128

@@ -106,7 +106,7 @@ class TestThrottles:
             assert limit is not None
             throttles.charge(PRODUCED, limit, 1)
             clock.advance(100)
-        assert len(throttles._uses[PRODUCED]) <= FORGOTTEN_MS // 100 + 2
+        assert len(throttles._uses[PRODUCED]._rates) <= FORGOTTEN_MS // 100 + 2
 
     def test_the_number_of_remembered_clients_is_bounded(self) -> None:
         throttles = QuotaManager(ManualClock(0))
@@ -115,4 +115,4 @@ class TestThrottles:
             limit = throttles.find(PRODUCED, "User:u", f"c{number}")
             assert limit is not None
             throttles.charge(PRODUCED, limit, 1)
-        assert len(throttles._uses[PRODUCED]) == RATES_MAX
+        assert len(throttles._uses[PRODUCED]._rates) == RATES_MAX

@@ -13,7 +13,6 @@ SALT = bytes(16)
 def test_users_with_clear_and_hashed_passwords() -> None:
     kept = hashed("other=secret", b"another salt", 5000)
     users = read_users(f"# users\n\n alice = se=cret \nbob={kept}\n", "users", SALT)
-    assert len(users) == 2
     assert users.is_user("alice", "se=cret")
     assert users.is_user("bob", "other=secret")
     for name, password in (("alice", "secret"), ("bob", str(kept)), ("", ""), ("carl", "")):
