@@ -5,19 +5,18 @@ Invariant: `encoder` converts a cell of `exact_decoder` back to the same bytes. 
 `encoder` restores the content, but not the spacing.
 """
 
-import json
 import math
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 from uuid import UUID
 
 from tidelog.cli.options import Encoding, ReadFormat
 from tidelog.cli.output import Cell
 from tidelog.errors import SerdeError
-from tidelog.record.exact_json import ExactNumber, parse, text_of
+from tidelog.record.exact_json import ExactNumber, members_of, parse, text_of
 from tidelog.record.serde import deserializer, serializer
 from tidelog.types import Header
 
@@ -161,10 +160,11 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
 
 def _base64_bytes(text: str) -> bytes:
     if text.startswith("{"):
-        content = json.loads(text)
-        text = content.get(_BASE64)
-        if len(content) != 1 or not isinstance(text, str):
+        members = members_of(cast("dict[str, object]", parse(text)))
+        data = dict(members).get(_BASE64)
+        if len(members) != 1 or not isinstance(data, str):
             raise ValueError(f'must be base64, or an object whose only member is "{_BASE64}"')
+        text = data
     try:
         return b64decode(text, validate=True)
     except ValueError:

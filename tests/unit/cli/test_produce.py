@@ -554,6 +554,12 @@ def test_headers_of_an_object_may_repeat(flights: Cli) -> None:
             "stdin line 2: 'a' occurs more than once",
         ),
         ("json", b'{"a":NaN}\n', ("--value", "a"), "stdin line 1: not JSON: NaN is not valid JSON"),
+        (
+            "json",
+            b'{"a":{"base64":"AAEC","base64":"/w=="}}\n',
+            ("--value", "a", "--value-as", "bytes"),
+            'stdin line 1: a: \'{"base64": "AAEC", "base64": "/w=="}\' can\'t be read as bytes',
+        ),
     ],
 )
 def test_columns_that_would_be_lost_are_refused(
