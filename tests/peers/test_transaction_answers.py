@@ -37,7 +37,8 @@ pytestmark = pytest.mark.kafka
 __all__ = ["sides"]  # the fixture
 
 SHORT_MS = 4000
-UNKNOWN_SERVER_ERROR, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING = -1, 47, 49
+UNKNOWN_SERVER_ERROR, UNKNOWN = -1, 3
+INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING = 47, 49
 
 Steps = Callable[[Side, str], Sequence[object]]
 
@@ -363,13 +364,14 @@ def test_markers_of_impossible_producers_are_not_written(
         marker = WritableTxnMarker(
             producer_id=producer_id,
             producer_epoch=epoch,
-            topics=[NamedIndexes(name=topic, partition_indexes=[0])],
+            topics=[NamedIndexes(name=topic, partition_indexes=[0, 7])],
         )
         asked = WriteTxnMarkersRequest(markers=[marker])
         (found,) = side.client.ask(WRITE_TXN_MARKERS, 2, asked).markers
-        (row,) = found.topics[0].partitions
-        told.append((row.error_code, side.client.list_offsets(topic, -1)[0].offset))
-    assert told == [(UNKNOWN_SERVER_ERROR, 0), (code, 0)]
+        codes = {row.partition_index: row.error_code for row in found.topics[0].partitions}
+        told.append((codes, side.client.list_offsets(topic, -1)[0].offset))
+    failed = dict.fromkeys((0, 7), UNKNOWN_SERVER_ERROR)
+    assert told == [(failed, 0), ({0: code, 7: UNKNOWN}, 0)]
 
 
 def test_a_marker_of_an_epoch_below_0_kafka_stumbles_over_it(sides: tuple[Side, Side]) -> None:

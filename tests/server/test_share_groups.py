@@ -244,6 +244,14 @@ def test_no_group_begins_below_0(data: str) -> None:
         assert offsets(broker) == [(1, -1, -1, 0)]
 
 
+def test_no_group_is_created_if_no_offset_can_be_set(data: str) -> None:
+    with start(data) as broker:
+        broker.call(lambda node: node.log_dir.create_topic("routes", partitions=2))
+        beat(broker, "A", 1)
+        assert altered(broker, (7, 3), (0, -7)) == [(7, 3), (0, 42)]
+        assert listed(broker) == []
+
+
 def test_a_deleted_group_starts_again_without_state(data: str) -> None:
     with start(data) as broker:
         broker.call(lambda node: node.log_dir.create_topic("routes", partitions=2))

@@ -13,6 +13,7 @@ from typing import Self
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
+from tidelog.error_codes import ErrorCode
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.net.clients import Clients
@@ -70,14 +71,21 @@ class FakeTransport(asyncio.Transport):
 
 
 class Errors(logging.Handler):
-    """Collects logged errors, which report exceptions that no handler expected."""
+    """Collects log lines about failures of the broker.
+
+    These are errors, which report exceptions that no handler expected, and disconnects with the
+    code INVALID_REQUEST. The codec raises an error with this code if a value of a response or of a
+    record does not fit into its field.
+    """
 
     def __init__(self) -> None:
-        super().__init__(logging.ERROR)
+        super().__init__(logging.WARNING)
         self.records: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(logging.Formatter().format(record))
+        code = getattr(record, "error_code", None)
+        if record.levelno >= logging.ERROR or code == ErrorCode.INVALID_REQUEST:
+            self.records.append(logging.Formatter().format(record))
 
 
 class Talk:

@@ -167,6 +167,8 @@ async def alter_share_group_offsets(
 ) -> AlterShareGroupOffsetsResponse:
     """Set the start offsets of a share group. If the group doesn't exist, create it.
 
+    If no named partition can be changed, no group is created.
+
     For a partition that is named more than once, only the last offset is written.
     """
     node, group_id = context.node, request.group_id
@@ -177,9 +179,11 @@ async def alter_share_group_offsets(
             error_code=refusal.error_code, error_message=refusal.message
         )
     starts = _starts(request.topics)
-    code = await node.groups.share_topics.share(group, _shared(node, starts))
-    if code is not ErrorCode.NONE:
-        return AlterShareGroupOffsetsResponse(error_code=code)
+    shared = _shared(node, starts)
+    if shared:  # otherwise no group is created
+        code = await node.groups.share_topics.share(group, shared)
+        if code is not ErrorCode.NONE:
+            return AlterShareGroupOffsetsResponse(error_code=code)
     slices = Slices(node.env.clock)
     results = [
         await _altered(node, group_id, name, offsets, slices) for name, offsets in starts.items()
@@ -204,7 +208,8 @@ def _shared(node: Node, starts: _Starts) -> Mapping[UUID, SharedTopic]:
         if info is not None and info.topic_id is not None:
             named = frozenset(number for number, start in offsets.items() if start >= UNKNOWN_START)
             numbers = named & frozenset(range(info.partitions))
-            topics[info.topic_id] = SharedTopic(info.name, numbers)
+            if numbers:
+                topics[info.topic_id] = SharedTopic(info.name, numbers)
     return topics
 
 

@@ -181,10 +181,9 @@ def refusals(
     is_client = context.version < BATCHED_FIRST_VERSION
     codes: dict[TopicPartition, int] = {}
     for each in partitions:
-        info = topics.find(each.topic)
         if is_client and topics.is_internal(each.topic):
             codes[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif info is None or not 0 <= each.partition < info.partitions:
+        elif not _exists(context.node, each):
             codes[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return codes
 
@@ -384,11 +383,10 @@ async def _write(node: Node, marker: WritableTxnMarker) -> Mapping[TopicPartitio
         for topic in marker.topics
         for number in topic.partition_indexes
     )
-    # No producer has such an id or epoch. A log with such a marker would be invalid.
-    if marker.producer_epoch < 0:
-        return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_EPOCH)
-    if marker.producer_id < 0:
-        return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    refusal = _refusal_of(marker)
+    if refusal is not ErrorCode.NONE:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return {each: refusal if _exists(node, each) else unknown for each in partitions}
     end = TransactionEnd(
         marker.producer_id,
         marker.producer_epoch,
@@ -397,6 +395,18 @@ async def _write(node: Node, marker: WritableTxnMarker) -> Mapping[TopicPartitio
         marker.transaction_version,
     )
     return await node.markers.write(list(partitions), end)
+
+
+def _refusal_of(marker: WritableTxnMarker) -> ErrorCode:
+    """Return the error for an epoch or id that no producer has; a log must not contain it."""
+    if marker.producer_epoch < 0:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return ErrorCode.INVALID_PRODUCER_ID_MAPPING if marker.producer_id < 0 else ErrorCode.NONE
+
+
+def _exists(node: Node, partition: TopicPartition) -> bool:
+    info = node.topics.find(partition.topic)
+    return info is not None and 0 <= partition.partition < info.partitions
 
 
 def _topics(codes: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarkerTopicResult]:
