@@ -147,6 +147,26 @@ def test_a_callback_of_an_append_may_append_with_many_batch_sizes(
     assert sum(values(log).values()) == 21
 
 
+def test_a_callback_of_an_append_may_append_a_large_record_and_flush(
+    log: tidelog.RemoteDirectory,
+) -> None:
+    log.alter_config("flights", {"max.message.bytes": "3000000"})
+    offsets, is_done = list[int](), threading.Event()
+
+    def append_large(_: Future[dict[int, AppendResult]]) -> None:
+        large = [NewRecord(value=b"v" * 2_000_000)]
+        later = log.send("flights", large, partition=0)
+        log.flush()
+        assert later.done()
+        offsets.append(later.result()[0].base_offset)
+        is_done.set()
+
+    small = [NewRecord(value=b"v")] * 5
+    log.send("flights", small, partition=0).add_done_callback(append_large)
+    assert is_done.wait(PATIENCE_S)
+    assert offsets == [5]
+
+
 def test_a_large_record_makes_no_batch_too_large_for_another_topic(
     log: tidelog.RemoteDirectory,
 ) -> None:

@@ -4,12 +4,16 @@ Each pair of codec and batch size has its own producer and a thread for its deli
 calls of several threads and tasks can overlap. Of the producers that no call uses, only the
 `LANES_MAX` most recently used producers stay open.
 
+Callbacks of the futures run in another thread. In the thread of the delivery reports, a callback
+that waits for a delivery would wait forever: librdkafka delivers the other reports of the same poll
+only after the callback has returned.
+
 Life cycle: send and flush, any number of times, then close. Thread-safe.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.amounts import plural, verb
@@ -43,6 +47,7 @@ Row: TypeAlias = tuple[int, bytes | None, bytes | None, int, Headers | None]
 
 Results: TypeAlias = dict[int, AppendResult]
 OnDelivery: TypeAlias = "Callable[[ck.KafkaError | None, ck.Message], None]"
+OnResult: TypeAlias = Callable[[Future[Results]], object]
 _POLL_S: Final = 0.1
 
 # Maximum number of queued records; while the queue is full, calls wait.
@@ -71,13 +76,80 @@ _UNKNOWN_PARTITION: Final = -190
 LANES_MAX: Final = 16
 
 
+class _Callbacks:
+    """Thread that runs the callbacks of a connection's futures, one after another.
+
+    The thread starts with the first callback.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def run(self, callback: OnResult, future: Future[Results]) -> None:
+        """Run a callback in the thread; run it at once after the thread has ended."""
+        if self._submit(lambda: Future.add_done_callback(future, callback)) is None:
+            Future.add_done_callback(future, callback)
+
+    def _submit(self, call: Callable[[], None]) -> Future[None] | None:
+        """Queue a call for the thread; return None if the thread has ended."""
+        with self._lock:
+            if self._is_closed:
+                return None
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, "tidelog-callback", self._begin)
+            try:
+                return self._executor.submit(call)
+            except RuntimeError:  # the interpreter is ending, and has waited for the thread
+                return None
+
+    def _begin(self) -> None:
+        self._thread = threading.current_thread()
+
+    def wait(self) -> None:
+        """Wait for the callbacks that are queued so far; a callback itself does not wait."""
+        if self._executor is not None and not self._is_current:
+            last = self._submit(lambda: None)
+            if last is not None:
+                last.result()
+
+    def close(self) -> None:
+        """Wait for the queued callbacks, then end the thread; a callback itself does not wait."""
+        with self._lock:
+            self._is_closed = True
+            executor = self._executor
+        if executor is not None:
+            executor.shutdown(wait=not self._is_current)
+
+    @property
+    def _is_current(self) -> bool:
+        return self._thread is threading.current_thread()
+
+
+class _Result(Future[Results]):
+    """Future whose callbacks don't run in the thread that delivers the result."""
+
+    def __init__(self, callbacks: _Callbacks) -> None:
+        super().__init__()
+        self._callbacks = callbacks
+
+    def add_done_callback(self, fn: OnResult) -> None:
+        """Call `fn` with this future when it is done; at once if it is done already."""
+        if self.done():
+            super().add_done_callback(fn)
+        else:
+            super().add_done_callback(lambda _: self._callbacks.run(fn, self))
+
+
 class _Call:
     """State of one append: number of records in the queue, and offsets of the delivered records."""
 
     __slots__ = ("count", "error", "is_cause", "is_sealed", "lock", "offsets", "result", "waiting")
 
-    def __init__(self) -> None:
-        self.result: Future[Results] = Future()
+    def __init__(self, callbacks: _Callbacks) -> None:
+        self.result = _Result(callbacks)
         self.lock = threading.Lock()
         self.waiting = 0
         self.count = 0
@@ -173,6 +245,7 @@ class Sender:
         self._lanes: dict[tuple[str, int | None], _Lane] = {}
         self._broken: list[_Lane] = []  # replaced producers that are not closed yet
         self._lock = threading.Lock()
+        self._callbacks = _Callbacks()
         self._is_closed = False
 
     def send(
@@ -192,7 +265,8 @@ class Sender:
             call's first and last record; other producers' records may be between these two, and
             `record_count` does not count them. Append times are known for topics with
             LogAppendTime; for other topics they are -1. The log start offset in each result is -1,
-            which means unknown.
+            which means unknown. Callbacks of the futures run one after another in a thread of the
+            connection; they may append, flush, wait for other futures and close.
 
         Raises:
             Closed: The connection was closed.
@@ -204,7 +278,7 @@ class Sender:
         """
         codec_name = self._codec_name if codec is None else codec.config_name
         lane = self._take_lane(codec_name, batch_bytes)
-        call = _Call()
+        call = _Call(self._callbacks)
         try:
             for index, row in enumerate(rows):
                 lane.put(topic, row, call, index)
@@ -240,9 +314,8 @@ class Sender:
     def _give_back(self, lane: "_Lane") -> None:
         """Close broken producers, and the least recently used producers if there are too many.
 
-        A producer with calls or undelivered records stays open, because `close` waits for its
-        delivery reports. This method may run inside such a report, when the report calls user code
-        that appends again. Then `close` would wait forever.
+        A producer with calls or undelivered records stays open, so this call does not wait for the
+        delivery of other calls' records.
         """
         with self._lock:
             lane.users -= 1
@@ -252,8 +325,7 @@ class Sender:
             if self._broken:
                 surplus += [each for each in self._broken if not (each.users or each.has_records)]
                 self._broken = [each for each in self._broken if each not in surplus]
-        # A delivery report may call user code that appends again, so the lock is free meanwhile.
-        for each in surplus:
+        for each in surplus:  # the lock is free meanwhile, because each thread takes time to end
             each.close()
 
     def _producer_settings(self, codec_name: str) -> dict[str, object]:
@@ -267,14 +339,22 @@ class Sender:
         }
 
     def flush(self) -> None:
-        """Wait until each record that was queued so far is in the log, or its call has failed."""
+        """Wait until each record that was queued so far is in the log, or its call has failed.
+
+        Then wait for the callbacks of the finished calls; a callback itself does not wait for them.
+        """
         with self._lock:
             lanes = [*self._broken, *self._lanes.values()]
         for lane in lanes:
             lane.flush()
+        self._callbacks.wait()
 
     def close(self) -> None:
-        """Wait for pending records, then close the producers; a second call does nothing."""
+        """Wait for pending records and callbacks, then close the producers.
+
+        A call that is still queuing records fails with Closed, and its queued records are
+        delivered. A callback itself does not wait for callbacks. A second call does nothing.
+        """
         with self._lock:
             self._is_closed = True
             lanes = [*self._broken, *self._lanes.values()]
@@ -282,6 +362,7 @@ class Sender:
             self._lanes.clear()
         for lane in lanes:
             lane.close()
+        self._callbacks.close()
 
 
 class _Lane:
@@ -302,8 +383,8 @@ class _Lane:
         self._settings = settings
         self._message_limit = message_limit
         self._record_bytes = RECORD_BYTES
-        # Held to queue a record, and to replace the producer.
-        self._lock = threading.RLock()
+        # Held to queue a record, to replace the producer, and to begin closing.
+        self._lock = threading.Lock()
         self._producer: ck.Producer = client.producer(settings)
         self.users = 0
         self.is_broken = False
@@ -334,7 +415,7 @@ class _Lane:
 
         Raises:
             InvalidRecord, InvalidTimestamp, MessageTooLarge, UnknownTopic, InvalidRequest,
-                ClusterFailure: The record was not queued.
+                ClusterFailure, Closed: The record was not queued.
         """
         from confluent_kafka import KafkaException
 
@@ -380,6 +461,8 @@ class _Lane:
             limit = self._record_bytes
             try:
                 with self._lock:
+                    if self._is_closed:
+                        raise Closed(f"{topic}-{partition}: the connection was closed")
                     # Another thread may empty the queue after an attempt has failed. So a record is
                     # too large only if an attempt fails although the queue was empty before it.
                     is_empty = was_full and not len(self._producer)
@@ -479,13 +562,12 @@ class _Lane:
         return len(self._producer) > 0
 
     def close(self) -> None:
-        """Wait for pending records, then end the thread."""
+        """Refuse further records, wait for pending records, then end the thread."""
+        with self._lock:
+            self._is_closed = True
         self.flush()
-        self._is_closed = True
         self._has_work.set()
-        # `close` runs in the producer's own thread if the callback of a delivery report appends.
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join()
 
 
 def _numbered(error: TidelogError, where: str, index: int) -> TidelogError:

@@ -263,7 +263,11 @@ class RemoteDirectory(FrontDoor):
         codec: Compression | None = None,
         batch_bytes: int | None = None,
     ) -> "Future[dict[int, AppendResult]]":
-        """Queue records to append, and return a future of `append`'s result without waiting."""
+        """Queue records to append, and return a future of `append`'s result without waiting.
+
+        Callbacks of the futures run one after another in a thread of the connection. They may
+        append, flush and close.
+        """
         rows = self._rows(topic, records, partition)
         return self._sender.send(topic, rows, codec_of(codec), batch_bytes)
 
@@ -361,7 +365,10 @@ class RemoteDirectory(FrontDoor):
     def send_table(
         self, topic: str, table: ArrowStream, *, codec: Compression | None = None
     ) -> "Future[dict[int, AppendResult]]":
-        """Queue rows to append, and return a future of `append_table`'s result without waiting."""
+        """Queue rows to append, and return a future of `append_table`'s result without waiting.
+
+        Callbacks of the futures run as described for `send`.
+        """
         from tidelog.remote.rows import table_rows
 
         partitioner = self._partitioner(topic)
@@ -389,7 +396,10 @@ class RemoteDirectory(FrontDoor):
         return Partitioner(cached[0], self._env.random)
 
     def flush(self) -> None:
-        """Wait until each record that was queued so far is in the log, or its call has failed."""
+        """Wait until each record that was queued so far is in the log, or its call has failed.
+
+        Then wait for the callbacks of the finished calls; a callback itself does not wait for them.
+        """
         self._cluster.ensure_open()
         self._sender.flush()
 
@@ -473,7 +483,7 @@ class RemoteDirectory(FrontDoor):
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for pending appends, then close; calls made later raise Closed."""
+        """Wait for pending appends and callbacks, then close; calls made later raise Closed."""
         self._sender.close()
         self._cluster.close_for_good()
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,7 +50,8 @@ class FakeProducer:
 
     While `codes` is not empty, the records fail with these codes instead. The first `refusals`
     records are refused as by a full queue that becomes empty at once. As in librdkafka, a record
-    counts until its report has returned.
+    counts until its report has returned, and a poll within a report delivers no record of the
+    outer poll.
     """
 
     offsets: dict[int, list[int | None]]
@@ -59,6 +61,8 @@ class FakeProducer:
     codes: list[int] = field(default_factory=list)
     waiting: list[tuple[int, OnDelivery]] = field(default_factory=list)
     reporting: list[int] = field(default_factory=list)
+    max_bytes: int = RECORD_BYTES
+    polls: threading.Lock = field(default_factory=threading.Lock)
 
     def produce(
         self,
@@ -69,15 +73,19 @@ class FakeProducer:
         hear: OnDelivery,
         *_: object,
     ) -> None:
-        if self.refusals or len(self.waiting) >= self.room:
+        if value is not None and len(value) > self.max_bytes:
+            raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(TOO_LARGE))
+        if self.refusals or len(self) >= self.room:
             self.refusals = max(self.refusals - 1, 0)
             raise BufferError
         self.waiting.append((partition, hear))
 
     def poll(self, _timeout_s: float) -> int:
-        while self.waiting:
-            partition, hear = self.waiting.pop(0)
-            self.reporting.append(partition)
+        with self.polls:
+            count = len(self.waiting)
+            self.reporting.extend(partition for partition, _ in self.waiting[:count])
+            reported = [self.waiting.pop(0) for _ in range(count)]
+        for partition, hear in reported:
             if self.codes:
                 error = confluent_kafka.KafkaError(self.codes.pop(0))
                 hear(error, Message(partition, None))  # type: ignore[arg-type] # a stand-in
@@ -102,13 +110,22 @@ class Library:
     cluster: Cluster
     given: list[Mapping[str, object]] = field(default_factory=list)
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Deliver no record until the end of the block."""
+        with self.fake.polls:
+            yield
+
     def make(self, settings: Mapping[str, object], **_: object) -> FakeProducer:
         self.given.append(settings)
+        limit = settings.get("message.max.bytes")
+        if isinstance(limit, int):
+            self.fake.max_bytes = limit
         return self.fake
 
 
-def row(partition: int, time_ms: int = 7) -> Row:
-    return (partition, None, b"x", time_ms, None)
+def row(partition: int, time_ms: int = 7, size: int = 1) -> Row:
+    return (partition, None, b"x" * size, time_ms, None)
 
 
 @pytest.fixture
@@ -226,6 +243,9 @@ def test_a_closed_writer_sends_no_record(client: Library) -> None:
 # librdkafka's error code after which a producer can't be used again.
 FATAL: Final = -150
 
+# Error code of a record above the producer's limit.
+TOO_LARGE: Final = 10
+
 
 def lane_threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "tidelog-append"]
@@ -293,6 +313,95 @@ def test_a_callback_of_a_fatal_error_may_append_again(
     assert len(lane_threads()) == before + 1, "the broken producer is still open"
     sender.close()
     assert len(lane_threads()) == before
+
+
+def test_a_callback_may_append_a_record_above_the_producers_limit(client: Library) -> None:
+    """The first poll also has a record whose report comes after the callback."""
+    client.fake.offsets[0] = [0, 1, 2]
+    sender = Sender(client.cluster, "lz4", lambda _topic: 2 * RECORD_BYTES)
+    later, has_appended = list[Future[Results]](), threading.Event()
+
+    def append_large(_: Future[Results]) -> None:
+        later.append(sender.send("flights", [row(0, size=RECORD_BYTES + 1)], None))
+        has_appended.set()
+
+    with client.holding():
+        sender.send("flights", [row(0)], None).add_done_callback(append_large)
+        second = sender.send("flights", [row(0)], None)
+    assert has_appended.wait(PATIENCE_S)
+    assert second.result(PATIENCE_S)[0].base_offset == 1
+    assert later[0].result(PATIENCE_S)[0].base_offset == 2
+    sender.close()
+
+
+def test_a_callback_may_append_more_records_than_the_queue_has_room_for(client: Library) -> None:
+    client.fake.offsets[0] = list(range(8))
+    client.fake.room = 3
+    sender = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)
+    later, has_appended = list[Future[Results]](), threading.Event()
+
+    def append_more(_: Future[Results]) -> None:
+        later.append(sender.send("flights", [row(0)] * 5, None))
+        has_appended.set()
+
+    with client.holding():
+        sender.send("flights", [row(0)], None).add_done_callback(append_more)
+        sender.send("flights", [row(0)] * 2, None)
+    assert has_appended.wait(PATIENCE_S)
+    assert later[0].result(PATIENCE_S)[0].last_offset == 7
+    sender.close()
+
+
+def test_a_callback_may_flush_wait_and_close(client: Library) -> None:
+    client.fake.offsets[0] = [0, 1]
+    sender = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)
+    offsets, is_closed = list[int](), threading.Event()
+
+    def append_more(_: Future[Results]) -> None:
+        sender.flush()
+        offsets.append(sender.send("flights", [row(0)], None).result(PATIENCE_S)[0].base_offset)
+        sender.close()
+        is_closed.set()
+
+    before = len(lane_threads())
+    with client.holding():
+        sender.send("flights", [row(0)], None).add_done_callback(append_more)
+    assert is_closed.wait(PATIENCE_S)
+    assert offsets == [1]
+    assert len(lane_threads()) == before
+    sender.flush()
+    sender.close()
+
+
+def test_callbacks_have_run_after_a_flush_and_after_a_close(client: Library) -> None:
+    client.fake.offsets[0] = [0, 1]
+    sender = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)
+    offsets = list[int]()
+
+    def note(future: Future[Results]) -> None:
+        offsets.append(future.result()[0].base_offset)
+
+    for wait in (sender.flush, sender.close):
+        with client.holding():
+            sender.send("flights", [row(0)], None).add_done_callback(note)
+        wait()
+    assert offsets == [0, 1]
+
+
+def test_a_call_that_a_close_interrupts_ends_with_an_error(client: Library) -> None:
+    client.fake.offsets[0] = [0, 1]
+    sender = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)
+
+    def rows() -> Iterator[Row]:
+        yield row(0)
+        sender.close()
+        yield row(0)
+
+    with pytest.raises(Closed) as caught:
+        sender.send("flights", rows(), None).result(PATIENCE_S)
+    assert caught.value.__notes__ == [
+        "despite this error, 1 record of the call was appended to the log"
+    ]
 
 
 @pytest.mark.parametrize("time_ms", [0, -2, -5, -(2**63)])
