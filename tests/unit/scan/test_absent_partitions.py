@@ -1,14 +1,21 @@
 """Reads of a topic with a partition that the topics file lists, but that has no directory."""
 
+import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
 import pytest
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog import scan
 from tidelog.directory import Directory
+from tidelog.env import DirEntry, FileSystem, os_env
+from tidelog.env.layers import LayeredFiles
 from tidelog.errors import MissingFile, UnknownTopic
 from tidelog.scan.plan import checked_partitions
 from tidelog.storage.directory.log_dir import LogDir
@@ -41,7 +48,37 @@ def path(tmp_path: Path) -> Path:
         for partition in range(3):
             log.append("t", [NewRecord(key=b"a", value=b"1")], partition=partition)
     rmtree(tmp_path / "t-1")
+    os.utime(tmp_path, (0, 0))  # nothing suggests that partitions are being added
     return tmp_path
+
+
+class GrowingFiles(LayeredFiles):
+    """Files of a writer that adds partitions: a reader lists the directory before they are made."""
+
+    def __init__(self, below: FileSystem) -> None:
+        super().__init__(below)
+        self.is_listed = threading.Event()
+        self.is_growing = threading.Event()
+
+    def make_dirs(self, path: str) -> None:
+        self.is_growing.set()
+        assert self.is_listed.wait(PATIENCE_S)
+        super().make_dirs(path)
+
+
+class ListedFiles(LayeredFiles):
+    """Files of a reader; tells when a directory has been listed."""
+
+    def __init__(self, below: FileSystem, is_listed: threading.Event) -> None:
+        super().__init__(below)
+        self.is_listed = is_listed
+        self.lists = 0
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        entries = super().list_dir(path)
+        self.lists += 1
+        self.is_listed.set()
+        return entries
 
 
 @pytest.mark.parametrize("name", _READS)
@@ -62,6 +99,45 @@ def test_a_partition_that_a_writer_creates_again_is_empty(path: Path, name: str)
     with tidelog.open(path, writable=True) as log:
         log.append("t", [NewRecord(key=b"a", value=b"2")], partition=1)
         assert _READS[name](log) == 3
+
+
+@pytest.mark.parametrize("name", _READS)
+def test_a_read_while_partitions_are_added_waits_for_their_directories(
+    tmp_path: Path, name: str
+) -> None:
+    env = os_env()
+    growing = GrowingFiles(env.files)
+    growing.is_listed.set()
+    reader = replace(env, files=ListedFiles(env.files, growing.is_listed))
+    with (
+        tidelog.open(tmp_path, writable=True, env=replace(env, files=growing)) as log,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        log.create_topic("t", partitions=2)
+        for partition in range(2):
+            log.append("t", [NewRecord(key=b"a", value=b"1")], partition=partition)
+        log.flush()
+        growing.is_listed.clear()
+        growing.is_growing.clear()
+        grown = pool.submit(log.add_partitions, "t", 3)
+        assert growing.is_growing.wait(PATIENCE_S)
+        with tidelog.open(tmp_path, env=reader) as beside:
+            assert _READS[name](beside) in {2, 3}
+        grown.result(PATIENCE_S)
+
+
+def test_a_lost_partition_of_a_directory_without_changes_is_found_at_once(path: Path) -> None:
+    env = os_env()
+    files = ListedFiles(env.files, threading.Event())
+    with LogDir.open(str(path), env=replace(env, files=files)) as log_dir:
+        assert log_dir.topic("t").present == (0, 2)
+    assert files.lists == 1
+
+
+def test_a_lost_partition_of_a_changed_directory_is_an_error(path: Path) -> None:
+    (path / "other").touch()
+    with tidelog.open(path) as log, pytest.raises(MissingFile, match="partition 1 is listed"):
+        log.count("t")
 
 
 def test_the_other_partitions_can_be_read(path: Path) -> None:

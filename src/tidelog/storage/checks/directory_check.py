@@ -51,11 +51,11 @@ from tidelog.storage.directory.broker_files import (
     read_next,
 )
 from tidelog.storage.directory.open_partitions import NO_TOPIC_ID
+from tidelog.storage.directory.topic_admin import find_settled_topics
 from tidelog.storage.directory.topic_registry import (
     TopicInfo,
     absent_numbers,
     find_leftovers,
-    find_topics,
     unknown_topic,
 )
 from tidelog.storage.files import TOPICS_FILE
@@ -290,7 +290,7 @@ class DirectoryCheck:
     def _load_topics(self) -> list[Finding]:
         path = f"{self.path}/{TOPICS_FILE}"
         try:
-            self._topics, notes = find_topics(self.fs, self.path)
+            self._topics, notes = find_settled_topics(self.fs, self.path)
             self._left = frozenset(find_leftovers(self.fs, self.path))
         except CorruptFile as error:
             remedy = (

@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, TypeVar
 from tidelog.amounts import partitions_text
 from tidelog.config import ConfigNote
 from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
-from tidelog.env import Env, FileSystem
+from tidelog.env import Clock, Env, FileSystem
 from tidelog.errors import CorruptFile, StorageFailure, TidelogError, UnknownTopic
 from tidelog.storage import commits, files, text_files
 from tidelog.storage.directory.broker_files import read_stored_defaults
@@ -61,6 +61,14 @@ DELETED_DIR_SUFFIX: Final = "-delete"
 # deleted topics are removed; all other directories beside the partitions belong to the user.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
+# A writer lists new partitions in the topics file before it creates their directories. A reader
+# that finds a listed partition without a directory reads again after each of these pauses.
+_PAUSES_S: Final = (*[0.002] * 10, *[0.02] * 49)
+
+# If the last change of the directory of topics is older than this number of ms, no partitions are
+# being added.
+_GROWTH_MS: Final = 1_000
+
 # Gives up the open logs of topics. Returns a function that waits until no thread uses these logs;
 # any thread may call the returned function.
 Detach = Callable[[Collection[str]], Callable[[], None]]
@@ -85,6 +93,34 @@ class DirectoryContext(NamedTuple):
     checkpoints: OffsetCheckpoints
     report: Callable[[str], None]
     ensure_writable: Callable[[], None]
+
+
+def find_settled_topics(
+    fs: FileSystem,
+    path: str,
+    defaults: Mapping[str, str] | None = None,
+    *,
+    clock: Clock | None = None,
+) -> tuple[dict[str, TopicInfo], list[str]]:
+    """Return the result of `find_topics` beside a writer that may be adding partitions.
+
+    The function waits until each listed partition has its directory. After about a second without
+    new directories it stops waiting: then the missing directories are lost. With `clock`, it does
+    not wait if the last change of the directory of topics is that old.
+    """
+    pause, least = threading.Event(), 0
+    pauses = iter(_PAUSES_S)
+    while True:
+        found = find_topics(fs, path, defaults)
+        absent = sum(len(absent_numbers(info)) for info in found[0].values())
+        if absent < least:
+            pauses = iter(_PAUSES_S)
+        pause_s, least = next(pauses, None), absent
+        if not absent or pause_s is None:
+            return found
+        if clock is not None and abs(clock.now_ms() - fs.stat(path).mtime_ms) > _GROWTH_MS:
+            return found
+        pause.wait(pause_s)
 
 
 class TopicAdmin:
@@ -194,7 +230,8 @@ class TopicAdmin:
         if self._topics is None:
             with typed_reads(self._path):
                 self._defaults = self._read_defaults()
-                topics = find_topics(self._fs, self._path, self._defaults)[0]
+                clock = self._context.env.clock
+                topics = find_settled_topics(self._fs, self._path, self._defaults, clock=clock)[0]
             self._topics = topics
         return self._topics
 
