@@ -384,12 +384,17 @@ class PartitionCheck:
         partition = self.partition
         if facts.is_last or facts.has_gaps or not facts.next_offset < end > partition.log_start:
             return
-        yield from self._lost_before(facts.next_offset, end)
+        path = partition.path(log_files.log_file_name(end))
+        yield from self._lost_before(facts.next_offset, end, path, "before it")
 
-    def _lost_before(self, start: int, end: int) -> Iterator[Finding]:
-        """Yield a finding on the missing offsets [start, end).
+    def _lost_before(self, start: int, end: int, path: str, place: str) -> Iterator[Finding]:
+        """Yield a finding on the missing offsets [start, end), unless they may be cleaned.
 
-        Yields none if compaction may have removed their records.
+        Args:
+            start: First missing offset.
+            end: Offset after the last missing offset.
+            path: File that shows the gap.
+            place: Where the offsets are missing, for the text.
         """
         partition = self.partition
         if not was_never_cleaned(
@@ -397,8 +402,8 @@ class PartitionCheck:
         ):
             return
         yield Finding(
-            partition.path(log_files.log_file_name(end)),
-            f"{offsets_text(start, end - 1)} before it: {GAP_REASON}",
+            path,
+            f"{offsets_text(start, end - 1)} {place}: {GAP_REASON}",
             "restore the files from a replica or a backup; readers report these offsets as lost",
             offset=start,
         )
@@ -543,7 +548,7 @@ class PartitionCheck:
         try:
             content = read_record_bytes(self.partition.fs, self.partition.directory)
             if content is not None:
-                yield from self._check_hole(decode_record(content))
+                yield from self._check_holes(decode_record(content))
         except CorruptFile as error:
             yield Finding(path, error.reason, f"{restore} rebuilds it from the store")
             return
@@ -562,14 +567,23 @@ class PartitionCheck:
             )
             yield warning(path, damage, remedy)
 
-    def _check_hole(self, record: TierRecord) -> Iterator[Finding]:
-        """Yield a finding if offsets between the tier and the first local file are lost."""
-        rows, partition = record.manifest.segments, self.partition
-        start = max(record.manifest.end_offset, record.log_start_offset, partition.log_start)
-        local = [base for base in self._bases if base >= record.local_start_offset]
-        if not (rows and rows[-1].is_dense and local and start < local[0]):
-            return
-        yield from self._lost_before(start, local[0])
+    def _check_holes(self, record: TierRecord) -> Iterator[Finding]:
+        """Yield a finding for each gap of lost offsets in the tier, or after it.
+
+        The gaps are those that readers report (`storage.tier.tier_record`).
+        """
+        partition, rows = self.partition, record.manifest.segments
+        local = [base for base in self._bases if base >= record.local_start_offset][:1]
+        if local:
+            rows = tuple(row for row in rows if row.end_offset <= local[0])
+        ends = [*(row.base_offset for row in rows[1:]), *local]
+        for row, end in zip(rows, ends, strict=False):
+            start = max(row.end_offset, record.log_start_offset, partition.log_start)
+            if row.is_dense and start < end:
+                is_local = row is rows[-1]
+                name = log_files.log_file_name(end) if is_local else TIER_FILE
+                place = "before it" if is_local else f"before segment {end} of the tier"
+                yield from self._lost_before(start, end, partition.path(name), place)
 
 
 def _history_problems(data: bytes) -> list[str]:

@@ -35,7 +35,7 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.scan import ReadOptions, RequestedRange, ScanStats
-from tidelog.storage.checks import Severity
+from tidelog.storage.checks import Finding, Severity
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import LOG_START_CHECKPOINT_FILE, SETTLED_MS, write_atomically
 from tidelog.storage.log.producers import ProducerEntry, ProducerStates
@@ -483,9 +483,14 @@ def test_a_hole_inside_the_tier_is_an_error_too() -> None:
     tiered.disk.open(history, create=True).close()
     assert tiered.reopen().move().copied > 0
     tiered.directory.close()
+    assert not holes(tiered)
     tiered.disk.remove(history)
     with pytest.raises(OffsetsGone, match=f"offsets {start} to {end - 1}"):
         values(tiered.reader())
+    (finding,) = holes(tiered)
+    assert finding.path == record_path(f"{PATH}/{NAME}")
+    assert (finding.offset, finding.severity) == (start, Severity.ERROR)
+    assert finding.damage.startswith(f"offsets {start} to {end - 1} before segment {end} of the ")
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
     for log_start in (start, end - 1):
         tiered.log.advance_start(log_start)
@@ -497,6 +502,29 @@ def test_a_hole_inside_the_tier_is_an_error_too() -> None:
     tiered.move()
     assert manifest_of(tiered).segments[0].base_offset == end
     assert values(tiered.reader()) == list(range(end, 40))
+
+
+@pytest.mark.parametrize("past_end", [0, 1])
+def test_a_hole_below_the_log_start_is_no_finding(past_end: int) -> None:
+    tiered, _, end = with_hole()
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    tiered.log.advance_start(end - 1 + past_end)
+    tiered.directory.close()
+    assert [one.offset for one in holes(tiered)] == [end - 1][past_end:]
+
+
+def test_a_hole_in_the_tier_of_a_compacted_topic_is_no_finding() -> None:
+    tiered, _, _ = with_hole(**{"cleanup.policy": "compact"})
+    assert not holes(tiered)
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    assert tiered.move().copied > 0
+    tiered.directory.close()
+    assert not holes(tiered)
+
+
+def holes(tiered: Tiered) -> list[Finding]:
+    """Return the findings on offsets that are missing in the tier, or after it."""
+    return [one for one in look(tiered.env) if "missing between two segments" in one.damage]
 
 
 # -- topics ------------------------------------------------------------------------------------
