@@ -242,6 +242,8 @@ class Directory(FrontDoor):
 
         Raises:
             UnknownTopic: The partition doesn't exist.
+            MissingFile: The directory is open for reading, and its topics file lists the partition,
+                but the partition has no directory.
             StorageFailure: The disk failed.
         """
         return self._now().reader(topic, partition)

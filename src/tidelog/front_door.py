@@ -193,6 +193,7 @@ class FrontDoor(Closing):
         Raises:
             InvalidTime, InvalidChoice: A time is negative, or the clock is unknown.
             UnknownTopic: A topic or partition does not exist.
+            MissingFile: The topics file lists a partition that has no directory.
             InvalidRequest: An argument has another type, or the brokers don't know append times.
             ClusterFailure: The cluster doesn't respond.
         """
@@ -245,7 +246,9 @@ class FrontDoor(Closing):
         return self._time_spans(self._checked_partitions(topic), ClockName(clock))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return each partition's first readable offset; raises UnknownTopic, ClusterFailure.
+        """Return each partition's first readable offset.
+
+        Raises UnknownTopic, MissingFile (see `offsets_for_times`), ClusterFailure.
 
         Source: KIP-79.
         """
@@ -260,7 +263,7 @@ class FrontDoor(Closing):
         """Return each partition's end offset (exclusive): readers receive only records before it.
 
         With READ_COMMITTED, the end offset is the last stable offset. Raises UnknownTopic,
-        ClusterFailure. Source: KIP-79.
+        MissingFile (see `offsets_for_times`), ClusterFailure. Source: KIP-79.
         """
         return self._ends(partitions, level_of(isolation))
 

@@ -297,9 +297,8 @@ def compact(  # noqa: PLR0913 - one argument for each option
         raise UsageProblem("--accept-lost-times does not apply with --plan")
     if plan:
         with open_directory(surroundings, data) as directory:
-            return show_plan(
-                surroundings, directory, _compacted(directory, data, target), kind, show
-            )
+            names = _compacted(surroundings, directory, data, target)
+            return show_plan(surroundings, directory, names, kind, show)
 
     def here() -> "tuple[list[CompactionResult], list[TidelogError]]":
         from tidelog.storage.compaction.cleaning_plan import CleanerOptions
@@ -308,7 +307,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
             interrupted_as(COMPACTED_UNTIL_INTERRUPT),
             open_directory(surroundings, data, writable=True) as directory,
         ):
-            names = _compacted(directory, data, target)
+            names = _compacted(surroundings, directory, data, target)
             options = CleanerOptions(is_asked=not if_due, accepts_lost_times=accept_lost_times)
             env = surroundings.env
             return _each(names, lambda name: _clean(env, directory, name, options, roll=roll))
@@ -321,7 +320,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
         if accept_lost_times:
             raise UsageProblem("--accept-lost-times needs the directory's lock: stop the broker")
         with open_directory(surroundings, data) as directory:
-            names = _compacted(directory, data, target)
+            names = _compacted(surroundings, directory, data, target)
 
         def requested(name: TopicPartition) -> "CompactionResult":
             arguments = compact_arguments(name, roll=roll, is_asked=not if_due)
@@ -385,11 +384,14 @@ def _clean(
 
 
 def _compacted(
-    directory: "Directory", data: str | None, target: str | None
+    surroundings: Surroundings, directory: "Directory", data: str | None, target: str | None
 ) -> list[TopicPartition]:
-    """Return the partitions of the target, or of all compacted topics; raises InvalidRequest."""
+    """Return the partitions of the target, or of all compacted topics; raises InvalidRequest.
+
+    Partitions without files are left out, and noted.
+    """
     if target is None:
-        return all_partitions(directory, lambda info: info.config.is_compacted)
+        return all_partitions(surroundings, directory, lambda info: info.config.is_compacted)
     topic, number = parse_target(target)
     if not directory.topic(topic).config.is_compacted:
         words = f"config {topic}{Place(data=data).words}"
@@ -397,7 +399,7 @@ def _compacted(
             f"{topic} is not a compacted topic; `tidelog {words} --set cleanup.policy=compact`"
             " makes it one"
         )
-    return partitions_of(directory, topic, number)
+    return partitions_of(surroundings, directory, topic, number)
 
 
 def _row(one: "CompactionResult") -> list[Cell]:

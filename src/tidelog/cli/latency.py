@@ -27,7 +27,7 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell
-from tidelog.cli.places import note_absent, open_directory, parse_target, partitions_of
+from tidelog.cli.places import open_directory, parse_target, partitions_of
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.latency import (
@@ -166,8 +166,7 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
         surroundings, options.start, options.end, options.zone, during=options.during
     )
     with open_directory(surroundings, options.data) as directory:
-        partitions = partitions_of(directory, topic, number)
-        note_absent(surroundings, directory, topic, number)
+        partitions = partitions_of(surroundings, directory, topic, number)
         bounds = start_ms, end_ms
         ranges = dict.fromkeys(partitions, Limits(start_ms=start_ms, end_ms=end_ms))
         if is_late:

@@ -40,6 +40,7 @@ from tidelog.cli.places import (
     parse_choice,
     parse_target,
     place_options,
+    with_files,
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
@@ -153,6 +154,7 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     with open_topics(surroundings, options.place) as directory:
         names = chosen(topic, directory.partitions(topic), number)
         note_absent(surroundings, directory, topic, number, options.place.access)
+        names = with_files(directory, names, options.place.access)
         time_ms = None
         if options.at not in (EARLIEST, LATEST, MAX):
             time_ms = times.read_point(surroundings, options.at, options.zone)

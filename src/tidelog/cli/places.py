@@ -548,24 +548,45 @@ def _absent_text(topic: str, error: "MissingFile") -> str:
     return f"{error.path}: {topic}: {error.reason}; `tidelog doctor` shows what to do"
 
 
-def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:
-    """Return partition `number`, or all partitions of the topic if None; raises UnknownTopic."""
+def with_files(
+    directory: "Directory | RemoteDirectory",
+    names: list[TopicPartition],
+    access: Access | None = None,
+) -> list[TopicPartition]:
+    """Return the partitions of a topic without those that have no files; see `absent_files`."""
+    if access is not None or not names:
+        return names
+    present = cast("Directory", directory).topic(names[0].topic).present
+    return [name for name in names if name.partition in present]
+
+
+def partitions_of(
+    surroundings: Surroundings, directory: "Directory", topic: str, number: int | None
+) -> list[TopicPartition]:
+    """Return partition `number`, or all partitions of the topic that have files if None.
+
+    Prints a note on partitions that the directory lists although they have no files. Raises
+    UnknownTopic, also if partition `number` has no files.
+    """
+    note_absent(surroundings, directory, topic, number)
     if number is None:
-        return directory.log_dir.partitions(topic)
+        return with_files(directory, directory.log_dir.partitions(topic))
     directory.partition(topic, number)
     return [TopicPartition(topic, number)]
 
 
 def all_partitions(
-    directory: "Directory", is_selected: "Callable[[TopicInfo], bool]" = lambda _info: True
+    surroundings: Surroundings,
+    directory: "Directory",
+    is_selected: "Callable[[TopicInfo], bool]",
 ) -> list[TopicPartition]:
-    """Return the existing partitions of each topic for which `is_selected` is true."""
-    return [
-        TopicPartition(info.name, number)
-        for info in directory.topics().values()
-        if is_selected(info)
-        for number in info.present
-    ]
+    """Return the partitions that have files, of each topic for which `is_selected` is true.
+
+    Prints a note on partitions that the directory lists although they have no files.
+    """
+    infos = [info for info in directory.topics().values() if is_selected(info)]
+    note_absent_partitions(surroundings, directory, infos)
+    return [TopicPartition(info.name, number) for info in infos for number in info.present]
 
 
 def parse_topics(texts: tuple[str, ...]) -> list[tuple[str, int | None]]:

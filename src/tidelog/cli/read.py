@@ -19,7 +19,7 @@ from tidelog.cli.damage import UNREADABLE, Damage
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import ReadFormat, examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
-from tidelog.cli.places import absent_files, chosen, open_topics
+from tidelog.cli.places import absent_files, chosen, open_topics, with_files
 from tidelog.cli.records import (
     TERMINAL_RECORDS,
     Order,
@@ -111,6 +111,7 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
         topic = options.topic
         partitions = chosen(topic, directory.partitions(topic), options.number)
         absent = absent_files(directory, topic, options.number, options.place.access)
+        partitions = with_files(directory, partitions, options.place.access)
         source = directory.source
         with source.plain_reads(partitions, options.clock, options.isolation) as reads:
             damage = Damage(surroundings, partitions, absent=absent)

@@ -27,7 +27,14 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, broker_of, note_absent, open_directory, parse_target
+from tidelog.cli.places import (
+    Place,
+    broker_of,
+    note_absent,
+    open_directory,
+    parse_target,
+    with_files,
+)
 from tidelog.cli.surroundings import Surroundings, count_progress, interrupted_as
 from tidelog.config import (
     CLEANUP_COMPACT,
@@ -104,11 +111,12 @@ def why(
         config = applied_config(directory.log_dir, topic)
         is_age_known = directory.log_dir.knows_age_limit(topic)
         partitions = directory.log_dir.partitions(topic)
+        note_absent(surroundings, directory, topic, number)
         if number is not None:
             # if the partition is unknown, the error lists all partitions
             directory.partition(topic, number)
             partitions = [TopicPartition(topic, number)]
-        note_absent(surroundings, directory, topic, number)
+        partitions = with_files(directory, partitions)
         stories: list[tuple[TopicPartition, PartitionStory]] = []
         with count_progress(surroundings, "reading partitions", len(partitions)) as show_progress:
             for done, name in enumerate(partitions):
@@ -802,7 +810,7 @@ def _outlook(directory: "Directory", topic: str, zone: str | None, *, is_due: bo
         return f"{topic}: {policy}; retention.ms is not used"
     found = (
         next_deletion(log_dir.reader(topic, name.partition), config)
-        for name in log_dir.partitions(topic)
+        for name in with_files(directory, log_dir.partitions(topic))
     )
     nexts = [one for one in found if one is not None]
     if not nexts:

@@ -261,7 +261,7 @@ def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
         move = _move_options(options)
         with open_directory(surroundings, options.data, writable=True) as directory:
             _enable(directory, options)
-            names = _taking_part(directory, options)
+            names = _taking_part(surroundings, directory, options)
             reports = [
                 _unless_refused(name, partial(_move_partition, surroundings, directory, name, move))
                 for name in names
@@ -273,7 +273,7 @@ def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
         move = _move_options(options)
         with open_directory(surroundings, options.data) as directory:
-            names = _taking_part(directory, options)
+            names = _taking_part(surroundings, directory, options)
 
         def moved(name: TopicPartition) -> "MoveReport":
             response = holder.call("tier", verbs.tier_arguments(name, move))
@@ -341,7 +341,7 @@ def _dry_run(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
     rows: list[list[Cell]] = []
     with open_directory(surroundings, options.data) as directory:
-        for name in _taking_part(directory, options):
+        for name in _taking_part(surroundings, directory, options):
             status = tier_status(directory.log_dir, name)
             url = options.url or directory.topic(name.topic).config.tidelog_tier_url
             to = status.url or url
@@ -363,7 +363,7 @@ def _status(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
     kind, show = options.kind, shown_table(options.show, TierShow, options.kind)
     with open_directory(surroundings, options.data) as directory:
-        names = _partitions(directory, options)
+        names = _partitions(surroundings, directory, options)
         topics, log_dir = directory.topics(), directory.log_dir
         part = {name: _takes_part(directory, name, topics[name.topic]) for name in names}
         statuses = [tier_status(log_dir, name, checks_times=part[name]) for name in names]
@@ -402,7 +402,7 @@ def _verify(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     from tidelog.storage.tier_manager.tier_store import verify
 
     with open_directory(surroundings, options.data) as directory:
-        names = _partitions(directory, options)
+        names = _partitions(surroundings, directory, options)
         rows = [
             [
                 one.topic_partition.topic,
@@ -434,7 +434,7 @@ def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
     grace_ms, is_dry = options.grace_ms, options.dry_run
     with open_directory(surroundings, options.data, writable=not is_dry) as directory:
-        names = _partitions(directory, options)
+        names = _partitions(surroundings, directory, options)
         orphans = collect(directory.log_dir, names, grace_ms=grace_ms, dry_run=is_dry)
     columns = output.columns("would_remove" if is_dry else "removed")
     output.print_rows(surroundings, columns, [[one] for one in orphans.folders], options.kind)
@@ -488,20 +488,27 @@ def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 # -- which partitions ----------------------------------------------------------------------------
 
 
-def _partitions(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
-    """Return the partitions that the argument names; without an argument, all partitions."""
+def _partitions(
+    surroundings: Surroundings, directory: "Directory", options: TierOptions
+) -> list[TopicPartition]:
+    """Return the partitions that the argument names; without an argument, all partitions.
+
+    Partitions without files are left out, and noted.
+    """
     if options.target is not None:
-        return partitions_of(directory, *parse_target(options.target))
-    return all_partitions(directory)
+        return partitions_of(surroundings, directory, *parse_target(options.target))
+    return all_partitions(surroundings, directory, lambda _info: True)
 
 
-def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
+def _taking_part(
+    surroundings: Surroundings, directory: "Directory", options: TierOptions
+) -> list[TopicPartition]:
     """Return the partitions that a move handles.
 
     An argument selects the partitions of a topic, or one partition. Without an argument, the result
     is every partition that has a tier, and every partition of a topic whose settings enable a tier.
     """
-    names = _partitions(directory, options)
+    names = _partitions(surroundings, directory, options)
     if options.target is not None:
         return names
     topics = directory.topics()

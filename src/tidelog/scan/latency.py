@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from tidelog.env import Env
 from tidelog.errors import MissingDependency
 from tidelog.lazy_dataclass import dataclass
-from tidelog.scan.plan import list_partitions, plan, with_directory
+from tidelog.scan.plan import checked_partitions, plan, with_directory
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.storage.clocks.latency import (
     DELAYS_MS,
@@ -181,6 +181,7 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
 
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
+        MissingFile: The topics file lists one of the partitions, but it has no directory.
         CorruptData: A batch that had to be read is damaged.
         InvalidRequest: Too many units have records, or a unit is before the year 2 or after the
             year 9998 (see `units_with`).
@@ -191,7 +192,7 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
     def collect(log_dir: LogDir) -> dict[str, TopicLatency]:
         by_topic: dict[str, TopicLatency] = {}
         cache = None if zone_cache is None else ZoneCache(log_dir.env.files, zone_cache)
-        for name in list_partitions(log_dir, topics):
+        for name in checked_partitions(log_dir, topics):
             topic = by_topic.setdefault(name.topic, TopicLatency())
             reader = log_dir.reader(name.topic, name.partition)
             for start, end in _spans_to_read(reader, hours, cache, topic):
@@ -525,13 +526,14 @@ def lateness(
 
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
+        MissingFile: The topics file lists one of the partitions, but it has no directory.
         CorruptData: A batch is damaged.
         MissingDependency: pyarrow, numpy or numba is not installed.
     """
 
     def collect(log_dir: LogDir) -> dict[str, TopicLateness]:
         by_topic: dict[str, TopicLateness] = {}
-        for name in list_partitions(log_dir, topics):
+        for name in checked_partitions(log_dir, topics):
             lost = dict.fromkeys(sorted(delays_ms), 0)
             topic = by_topic.setdefault(name.topic, TopicLateness(lost=lost))
             reader = log_dir.reader(name.topic, name.partition)

@@ -24,7 +24,12 @@ from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, RequestedRange, Split, pack
 from tidelog.split_size import SPLIT_BYTES, SPLIT_BYTES_MIN, target_bytes
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.directory.topic_registry import absent_error, absent_numbers
+from tidelog.storage.directory.topic_registry import (
+    MISSING_ADVICE,
+    absent_error,
+    absent_numbers,
+    not_here_error,
+)
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment.txn_index import aborted_between
@@ -322,11 +327,7 @@ def checked_partitions(
         MissingFile: The topics file lists one of the partitions, but it has no directory.
     """
     for error in absent_errors(log_dir, topics):
-        advice = (
-            "restore missing directories from a backup, or select other partitions; if the"
-            " partitions are being created, try again"
-        )
-        raise MissingFile(error.path, error.operation, f"{error.reason}; {advice}")
+        raise MissingFile(error.path, error.operation, f"{error.reason}; {MISSING_ADVICE}")
     return list_partitions(log_dir, topics)
 
 
@@ -340,10 +341,13 @@ def absent_errors(
 
 
 def _check_exist(log_dir: LogDir, topic: str, numbers: Iterable[int]) -> None:
-    count = log_dir.topic(topic).partitions
+    info = log_dir.topic(topic)
+    count = info.partitions
     for number in sorted(numbers):
         if not 0 <= number < count:
             raise UnknownTopic(f"topic {topic} has {partitions_text(count)}, not {number}")
+        if info.foreign and number not in info.present:
+            raise not_here_error(log_dir.path, info, number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from tidelog.errors import CorruptFile, TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
+from tidelog.scan.plan import absent_errors, list_partitions
 from tidelog.spark.options import SourceOptions, scan_columns
 from tidelog.spark.pushdown import FilterLimits, empty_reason, scan_ranges
 from tidelog.spark.stream_offset import Extent
@@ -117,6 +118,7 @@ class DirectoryBackend(Closing):
         self._columns = tuple(columns)
         self._env = source_env(options)
         self._path = options.path.rstrip("/") or "/"
+        self._warned: set[str] = set()  # reasons of warnings that are logged only once
         self._plan_splits = partial(
             scan.plan,
             options.path,
@@ -145,11 +147,31 @@ class DirectoryBackend(Closing):
         """Return the readable offsets; see `Backend.bounds`."""
         with self._open() as log_dir:
             flushed = self._flushed()
-            readers = {name: log_dir.reader(name.topic, name.partition) for name in names}
+            readers = {
+                name: log_dir.reader(name.topic, name.partition)
+                for name in self._readable(log_dir, names)
+            }
             return {
                 name: Extent(reader.log_start_offset, self._visible(reader, flushed))
                 for name, reader in readers.items()
             }
+
+    def _readable(
+        self, log_dir: "LogDir", names: Iterable[TopicPartition]
+    ) -> Iterable[TopicPartition]:
+        """Return the partitions that a stream reads.
+
+        A partition that the topics file lists and that has no directory is lost. If failOnDataLoss
+        is false, it is left out with one warning; otherwise its reader raises MissingFile.
+        """
+        if self._options.fail_on_data_loss:
+            return names
+        names = list(names)
+        for error in absent_errors(log_dir, names):
+            if error.reason not in self._warned:
+                self._warned.add(error.reason)
+                _LOG.warning("%s", error)
+        return list_partitions(log_dir, names)
 
     def _visible(self, reader: "LogView", flushed: Mapping[TopicPartition, int] | None) -> int:
         """Return the end of the offsets that are readable with the isolation and `readUntil`."""

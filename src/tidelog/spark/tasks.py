@@ -299,7 +299,14 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         ...
 
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """Return each partition's readable offsets, which depend on isolation and `readUntil`."""
+        """Return each partition's readable offsets, which depend on isolation and `readUntil`.
+
+        With failOnDataLoss=false, partitions that have lost their directory are left out.
+
+        Raises:
+            MissingFile: A directory lists a partition that has no directory, and failOnDataLoss is
+                true.
+        """
         ...
 
     def offsets_for_times(

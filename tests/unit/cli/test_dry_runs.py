@@ -63,6 +63,31 @@ def test_a_dry_run_changes_no_file(damaged: Cli, tmp_path: Path, command: str) -
     assert _files(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "compact {} --plan",
+        "compact {} --plan --show segments",
+        "compact {}",
+        "tier {} --dry-run",
+        "tier {} --status --show partitions",
+        "tier {} --verify",
+        "tier {}",
+    ],
+)
+def test_a_partition_without_files_is_noted_and_left_out(damaged: Cli, command: str) -> None:
+    topic = "t" if "compact" in command else "u"
+    note = f"note: {damaged.data}: {topic}: partition 1 is listed in tidelog-topics.json, but has"
+    for target in (topic, ""):
+        result = damaged.ok(*command.format(target).split(), "-o", "json")
+        assert note in result.err
+        assert all(row.get("partition", 0) != 1 for row in result.objects)
+    result = damaged.run(*command.format(f"{topic}:1").split())
+    assert result.code == 1
+    assert f"{topic}:1 has no files in {damaged.data}; partitions with files: 0, 2" in result.err
+    assert not (damaged.data / f"{topic}-1").exists()
+
+
 def test_a_retention_that_is_not_confirmed_creates_no_partition(cli: Cli) -> None:
     cli.ok("create", "t", "--partitions", "2", f"--config=retention.ms={_DAY}")
     cli.ok("config", "t", "--set", "segment.ms=1")

@@ -606,6 +606,8 @@ def test_a_note_names_lost_partitions(cli: Cli, command: str) -> None:
     what = f"`tidelog doctor --data {cli.data}` shows what to do"
     note = f"note: {cli.data}: flights: {listed}; {what}\n"
     assert err.count(note) == 1
+    rows = cli.ok(verb, "flights", *options, "-o", "csv").out
+    assert not any(line.startswith(("1,", "flights,1,")) for line in rows.splitlines())
     assert cli.run(verb, "flights:1", *options).code is ExitCode.ERROR
 
 

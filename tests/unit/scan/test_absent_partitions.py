@@ -17,6 +17,7 @@ from tidelog.directory import Directory
 from tidelog.env import DirEntry, FileSystem, os_env
 from tidelog.env.layers import LayeredFiles
 from tidelog.errors import MissingFile, UnknownTopic
+from tidelog.scan.latency import latency, lateness
 from tidelog.scan.plan import checked_partitions
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import TOPICS_FILE
@@ -38,6 +39,17 @@ _READS: dict[str, Callable[[Directory], object]] = {
     "tail": lambda log: len(log.tail("t", 5)),
     "offsets_at": lambda log: len(log.offsets_at("t", 0)),
     "time_spans": lambda log: len(log.time_spans("t")),
+    "partition": lambda log: sum(
+        log.partition("t", one.partition).log_end_offset for one in log.partitions("t")
+    ),
+    "beginning_offsets": lambda log: len(log.beginning_offsets(log.partitions("t"))),
+    "end_offsets": lambda log: sum(log.end_offsets(log.partitions("t")).values()),
+    "offsets_for_times": lambda log: len(
+        log.offsets_for_times(dict.fromkeys(log.partitions("t"), 0))
+    ),
+    "max_timestamps": lambda log: len(log.max_timestamps(log.partitions("t"))),
+    "latency": lambda log: latency(log.log_dir, "t")["t"].total.count,
+    "lateness": lambda log: lateness(log.log_dir, "t")["t"].records,
 }
 
 
@@ -145,6 +157,21 @@ def test_the_other_partitions_can_be_read(path: Path) -> None:
         assert log.scan([TopicPartition("t", n) for n in (0, 2)]).to_table().num_rows == 2
         assert log.table("t", inexact="mark").to_table().num_rows == 2
         assert log.diff("t", 0, inexact="mark").to_table().num_rows == 2
+
+
+def test_a_named_partition_that_kafka_does_not_keep_here_is_unknown(path: Path) -> None:
+    (path / TOPICS_FILE).unlink()
+    missing = TopicPartition("t", 1)
+    with tidelog.open(path) as log:
+        for read in (
+            lambda: log.scan(missing).to_table(),
+            lambda: log.scan([missing, TopicPartition("t", 0)]).counts(),
+            lambda: log.tail(missing, 5),
+            lambda: log.end_offsets([missing]),
+            lambda: latency(log.log_dir, [missing]),
+        ):
+            with pytest.raises(UnknownTopic, match="t has no partition 1 here, only 0, 2"):
+                read()
 
 
 def test_a_plan_that_allows_lost_records_reports_the_partition(path: Path) -> None:

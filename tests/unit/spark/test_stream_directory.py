@@ -8,7 +8,7 @@ import pytest
 from tests.unit.spark.stream_query import at, ranges
 
 from tidelog.env import ManualClock
-from tidelog.errors import OffsetsGone
+from tidelog.errors import MissingFile, OffsetsGone
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.micro_batches import MicroBatches
 from tidelog.spark.stream_log import StreamLog
@@ -130,6 +130,40 @@ def test_an_older_copy_in_place_of_the_log_is_a_loss(tmp_path: Path) -> None:
     append(live, 30)
     assert query.lost() == [("t", 0, 0, 25)]
     assert going_on(query, live).offsets() == list(range(25, 40))
+
+
+def grow(root: Path, partitions: int) -> None:
+    """Add partitions, each with one record."""
+    with LogDir.open(str(root), options=LogDirOptions(writable=True)) as log_dir:
+        before = log_dir.topic("t").partitions
+        log_dir.add_partitions("t", partitions)
+        for number in range(before, partitions):
+            log_dir.log("t", number).append([NewRecord(value=b"v")])
+
+
+def test_a_lost_partition_directory_is_an_error(root: Path) -> None:
+    query = Query(root)
+    assert query.offsets() == list(range(10))
+    grow(root, 2)
+    shutil.rmtree(root / "t-1")
+    for failing in (query, Query(root), Query(root, startingOffsets="latest")):
+        with pytest.raises(MissingFile, match="partition 1 is listed in"):
+            failing.offsets()
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_lost_partition_directory_may_be_left_out_until_it_is_restored(
+    root: Path, start: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    grow(root, 2)
+    (root / "t-1").rename(root.parent / f"{root.name}-saved")
+    query = Query(root, startingOffsets=start, failOnDataLoss="false")
+    for _ in range(2):
+        query.offsets()
+    assert len([1 for one in caplog.records if "partition 1 is listed" in one.message]) == 1
+    assert at(1) not in StreamOffset.decode(query.offset).positions
+    (root.parent / f"{root.name}-saved").rename(root / "t-1")
+    assert query.offsets() == [0]
 
 
 def test_a_recreated_topic(root: Path) -> None:

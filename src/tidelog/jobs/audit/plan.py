@@ -33,7 +33,7 @@ from tidelog.jobs.options import point_ms, takes_options
 from tidelog.jobs.place_topics import config_of_broker, open_cluster, partition_counts
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
-from tidelog.scan.plan import plan, with_directory
+from tidelog.scan.plan import checked_partitions, plan, with_directory
 from tidelog.scan.split import RequestedRange, Split, encode_split
 from tidelog.spark.offset_ranges import OffsetRange, split_ranges
 from tidelog.spark.parts import directory_env
@@ -336,12 +336,11 @@ def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> N
 
 def _cuts(log_dir: "LogDir", side: Side, topics: Sequence[str], scope: ReadScope) -> OffsetRanges:
     cuts: OffsetRanges = {}
-    for topic in topics:
-        for number in log_dir.topic(topic).present:
-            reader, name = log_dir.reader(topic, number), TopicPartition(topic, number)
-            start = reader.log_start_offset
-            end = max(reader.end_offset(scope.isolation), start)
-            cuts[name] = _limited(side, name, start, end)
+    for name in checked_partitions(log_dir, topics):
+        reader = log_dir.reader(name.topic, name.partition)
+        start = reader.log_start_offset
+        end = max(reader.end_offset(scope.isolation), start)
+        cuts[name] = _limited(side, name, start, end)
     return cuts
 
 

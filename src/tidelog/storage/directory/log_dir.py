@@ -501,6 +501,7 @@ class LogDir(Closing):
         Raises:
             ValueError: A time is negative; nothing was looked up.
             UnknownTopic: A topic or partition does not exist.
+            MissingFile: The topics file lists a partition that has no directory.
             CorruptData: A batch that a search reads is damaged.
             OffsetsGone: Offsets before a result are lost, so the right result may be lost, too.
             StorageFailure: The disk failed.

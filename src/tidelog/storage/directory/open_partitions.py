@@ -18,12 +18,12 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from tidelog.errors import DamagedLog, StorageFailure, TidelogError
+from tidelog.errors import DamagedLog, MissingFile, StorageFailure, TidelogError
 from tidelog.storage import commits, files
 from tidelog.storage.clocks.append_clock import ClockWatch, TrustedClock
 from tidelog.storage.commits import CommitRecords
 from tidelog.storage.directory.topic_admin import DirectoryContext, TopicAdmin
-from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.directory.topic_registry import MISSING_ADVICE, TopicInfo, missing_error
 from tidelog.storage.log.log_reader import LogReader, LogView
 from tidelog.storage.log.record_rules import BodyCheck
 from tidelog.storage.open_files import FilePool, MapCache, as_storage_failure, typed_reads
@@ -109,6 +109,8 @@ class OpenPartitions:
 
         Raises:
             UnknownTopic: No such topic or partition.
+            MissingFile: The topics file lists the partition, but it has no directory. (A directory
+                that is open for writing creates an empty one.)
             CorruptFile, UnsupportedVersion: A reader can't read the list of topics, a commit record
                 or the partition's `tidelog-tier.json`.
             StorageFailure: The disk failed.
@@ -129,6 +131,9 @@ class OpenPartitions:
         opened while a commit was changing the partition's files.
         """
         info = self._topics.topic_of(name)
+        if len(info.present) < info.partitions and name.partition not in info.present:
+            error = missing_error(self._context.path, info.name, [name.partition])
+            raise MissingFile(error.path, error.operation, f"{error.reason}; {MISSING_ADVICE}")
         recorded = self._checkpoints.recorded_end(name, is_dense=False, fresh=False)
         start = self._checkpoints.start_of(name, recorded)
         if reader is not None:

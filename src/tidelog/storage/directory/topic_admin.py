@@ -47,6 +47,7 @@ from tidelog.storage.directory.topic_registry import (
     TopicRegistry,
     absent_numbers,
     find_topics,
+    not_here_error,
     unknown_topic,
 )
 from tidelog.storage.open_files import as_storage_failure, typed_reads
@@ -250,10 +251,7 @@ class TopicAdmin:
         """Return the topic of a partition; raises UnknownTopic if there is no such partition."""
         info = self.get(name.topic)
         if info.foreign and name.partition not in info.present:
-            raise UnknownTopic(
-                f"{self._path}: topic {name.topic} has no partition {name.partition} here, only"
-                f" {', '.join(map(str, info.present))}"
-            )
+            raise not_here_error(self._path, info, name.partition)
         if not 0 <= name.partition < info.partitions:
             raise UnknownTopic(
                 f"{self._path}: topic {name.topic} has {partitions_text(info.partitions)},"

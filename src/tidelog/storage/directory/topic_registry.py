@@ -808,12 +808,30 @@ def absent_error(
     absent = set(absent_numbers(info))
     if among is not None:
         absent.intersection_update(among)
-    if not absent:
-        return None
-    verbs = f"{verb(len(absent), 'is', 'are')} listed in {TOPICS_FILE}, but"
-    names = f"{verb(len(absent), 'partition', 'partitions')} {ranges_text(absent)}"
-    reason = f"{names} {verbs} {verb(len(absent), 'has', 'have')} no directory"
-    return MissingFile(directory, f"reading {info.name}", reason)
+    return missing_error(directory, info.name, absent) if absent else None
+
+
+def not_here_error(directory: str, info: TopicInfo, number: int) -> UnknownTopic:
+    """Return the error for a partition of a foreign topic that has no directory here."""
+    numbers = ", ".join(map(str, info.present))
+    return UnknownTopic(
+        f"{directory}: topic {info.name} has no partition {number} here, only {numbers}"
+    )
+
+
+# Advice of errors of reads that need the partitions.
+MISSING_ADVICE: Final = (
+    "restore missing directories from a backup, or select other partitions; if the partitions are"
+    " being created, try again"
+)
+
+
+def missing_error(directory: str, topic: str, numbers: Collection[int]) -> MissingFile:
+    """Return the error for these partitions, which are listed, but have no directory."""
+    verbs = f"{verb(len(numbers), 'is', 'are')} listed in {TOPICS_FILE}, but"
+    names = f"{verb(len(numbers), 'partition', 'partitions')} {ranges_text(numbers)}"
+    reason = f"{names} {verbs} {verb(len(numbers), 'has', 'have')} no directory"
+    return MissingFile(directory, f"reading {topic}", reason)
 
 
 class _Names:
