@@ -57,6 +57,7 @@ from tidelog.storage.directory.staging import (
     remove_quietly,
     staging_path,
 )
+from tidelog.storage.directory.topic_registry import absent_error
 from tidelog.storage.directory.topic_retention import applied_config
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.closed_segment import as_closed
@@ -322,6 +323,8 @@ class Erasure:
         tombstones: Partition and offset of each tombstone that stays. A tombstone stays if the
             erasure appended it, or if it is the key's only record in its partition.
         left: All log files, as they are after the erasure.
+        absent: Sentence on partitions that have no directory, so that they could not be searched;
+            None if every partition has one.
         lost_times: A sentence on each segment that the erasure would rewrite or has rewritten, and
             whose append times are damaged or lost.
         removed: Removed files and tier objects that contained the key. Each removed file was
@@ -339,6 +342,7 @@ class Erasure:
     searched: list[SearchedFile] = field(default_factory=list)
     tombstones: list[tuple[int, int]] = field(default_factory=list)
     left: list[SearchedFile] = field(default_factory=list)
+    absent: str | None = None
     lost_times: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     not_reached: list[str] = field(default_factory=list)
@@ -385,11 +389,11 @@ class Erasure:
         return replace(one, offsets=tuple(at for at in one.offsets if at not in stays))
 
     def _notes(self, partitions: Set[int]) -> list[str]:
-        """Return sentences on the tombstones that stay, and on tables that become inexact.
+        """Return sentences on missing partitions, lost times, tombstones that stay, inexact tables.
 
         `partitions` are the numbers of the partitions that have records to erase.
         """
-        notes = [*self.lost_times]
+        notes = [*([self.absent] if self.absent else []), *self.lost_times]
         if self.tombstones:
             locations = ", ".join(f"{self.topic}-{n} at {offset}" for n, offset in self.tombstones)
             notes.append(
@@ -471,6 +475,7 @@ def erase(
         started_ms=log_dir.env.clock.now_ms(),
         is_executed=execute,
         removal=_removal(applied_config(log_dir, topic)),
+        absent=_absent(log_dir, topic),
     )
     try:
         if execute:
@@ -522,6 +527,11 @@ def _refuse_standby(log_dir: "DirectoryAccess") -> None:
             f"{log_dir.path} is a standby (it has {GROUPS_FILE}): erase the key at its leader;"
             " after `tidelog serve` it is no longer a standby"
         )
+
+
+def _absent(log_dir: "DirectoryAccess", topic: str) -> str | None:
+    error = absent_error(log_dir.path, log_dir.topic(topic))
+    return None if error is None else f"{topic}: {error.reason}; not searched"
 
 
 def _refuse_others_tiers(log_dir: "DirectoryAccess", topic: str) -> None:

@@ -221,6 +221,19 @@ def test_a_receipt_has_digests_of_searched_files_and_not_the_key() -> None:
         assert b"%050d" % 0 not in content
 
 
+@pytest.mark.parametrize("execute", [True, False])
+def test_a_receipt_names_partitions_without_a_directory(execute: bool) -> None:
+    env = log_with_key()
+    with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+        directory.add_partitions(TOPIC, 2)
+    folder = f"{PATH}/{TOPIC}-1"
+    for entry in env.files.list_dir(folder):
+        env.files.remove(f"{folder}/{entry.name}")
+    env.files.remove_dir(folder)
+    note = "partition 1 is listed in tidelog-topics.json, but has no directory; not searched"
+    assert run(env, execute=execute).receipt()["notes"][0] == f"{TOPIC}: {note}"
+
+
 def test_files_that_wait_for_their_deletion_are_removed() -> None:
     env = log_with_key()
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
