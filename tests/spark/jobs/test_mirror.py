@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.maps import check_map, map_of
+from tests.worlds.directories.logs import end, transact
 from tests.worlds.directories.topics import KEEP_ALL, T0, append, append_times, held, make, plain
 
 from tidelog.cli.app import run
@@ -19,6 +20,7 @@ from tidelog.jobs.offset_map import Partitioning, SourcePartition
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.record.partitioner import partition_of
 from tidelog.spark.places import Place
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import Header, NewRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -306,6 +308,26 @@ class TestRefused:
                 self.asked(spark, source, target)
         finally:
             lock.close()
+
+
+def test_transaction_markers_after_the_last_record_are_no_lag(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    source, target = make(f"{tmp_path}/a", "orders", 2), make(f"{tmp_path}/b", "orders", 2)
+    with LogDir.open(source, options=LogDirOptions(writable=True)) as log_dir:
+        log = log_dir.log("orders", 1)
+        for sequence, is_committed in ((0, True), (3, False)):
+            transact(log, 7, sequence, count=3)
+            end(log, 7, commit=is_committed)
+
+    def lags() -> list[tuple[int, int, int]]:
+        rows = mirror(spark, source, ["orders"], target, checkpoint=f"{tmp_path}/check").collect()
+        return [(row.copied_to, row.end_offset, row.lag) for row in rows]
+
+    assert lags() == [(0, 0, 0), (3, 8, 0)]
+    assert lags() == [(0, 0, 0), (3, 8, 0)]
+    append(source, "orders", 0, some(0, 0, 5))
+    assert lags() == [(5, 5, 0), (3, 8, 0)]
 
 
 def test_the_command_reports_its_batches_and_its_map(spark: "SparkSession", tmp_path: Path) -> None:

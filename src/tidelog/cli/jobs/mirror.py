@@ -256,7 +256,7 @@ def split_names(
 
 def start_line(rows: "Sequence[SummaryRow]") -> str:
     """Return a line about the number of offsets that remain to be copied at the start."""
-    behind = sum(max(row.end_offset - row.copied_from, 0) for row in rows)
+    behind = sum(row.offsets + row.lag for row in rows)
     partitions = plural(len(rows), "partition")
     return f"copying {plural(behind, 'offset')} of {partitions}; each batch prints a line when done"
 

@@ -8,16 +8,22 @@ lists what is not copied. The summary of a run has one row for each partition of
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
 from tidelog.env import Env, os_env
+from tidelog.errors import TidelogError
 from tidelog.jobs.mirror.options import MirrorOptions
 from tidelog.jobs.mirror.places import read_sources
-from tidelog.jobs.mirror.plan import MirrorSource, plan_mirror
+from tidelog.jobs.mirror.plan import SPARK_DIR, MirrorSource, plan_mirror
 from tidelog.jobs.mirror.run import Mirror, running
 from tidelog.jobs.offset_map import Partitioning, SourcePartition
 from tidelog.jobs.options import takes_options
+from tidelog.jobs.place_topics import TopicFacts
 from tidelog.spark.places import Place
+from tidelog.spark.stream_offset import StreamOffset
+from tidelog.storage.files import decode_topic_id, read_file
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +43,7 @@ class SummaryRow(NamedTuple):
         copied_to: End of the copied offsets, exclusive.
         offsets: Number of offsets from `copied_from` to `copied_to`.
         end_offset: End offset of the source partition, at the mirror's isolation level.
-        lag: Number of offsets of the source partition that the mirror has not copied yet.
+        lag: Number of offsets of the source partition that the mirror has not read yet.
     """
 
     source: str
@@ -56,12 +62,13 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
     """Return one row for each source partition: the offsets that this run copied, and the lag.
 
     Some offsets have no record, because they belong to transaction markers or because compaction
-    has removed the record. Such an offset counts as copied only if it is before the last copied
-    record. So the lag can be a few offsets even if all records are copied.
+    has removed the record. If such offsets follow the last copied record, they don't count as
+    copied, but the lag leaves out those that the query has read.
     """
     plan = started.plan
     rows: list[SummaryRow] = []
     pairs, offset_map = plan.pairs, started.offset_map
+    reached = read_reached(env, started.checkpoint)
     for number, facts in read_sources(plan, env).items():
         pair = pairs[number]
         for partition, end in enumerate(facts.ends):
@@ -74,6 +81,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
                 begun = before.end
             elif after is not None:
                 begun = after.start
+            read_to = _read_to(reached, pair.source, TopicPartition(pair.topic, partition), facts)
             rows.append(
                 SummaryRow(
                     source=str(plan.sources[pair.source].place),
@@ -85,10 +93,39 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
                     copied_to=done,
                     offsets=done - begun,
                     end_offset=end,
-                    lag=max(end - done, 0),
+                    lag=max(end - max(done, read_to), 0),
                 )
             )
     return rows
+
+
+def read_reached(env: Env, checkpoint: str) -> list[StreamOffset]:
+    """Return for each source the offset up to which the done batches have read the source.
+
+    The offsets are those in Spark's checkpoint. The result is empty if no batch is done, or if the
+    checkpoint is not readable; the lag then depends on the copied records only.
+    """
+    folder = f"{checkpoint}/{SPARK_DIR}"
+    with suppress(OSError, ValueError, TidelogError):
+        names = [entry.name for entry in env.files.list_dir(f"{folder}/commits")]
+        done = max((int(name) for name in names if name.isdecimal()), default=None)
+        if done is not None:
+            version, _, *lines = read_file(env.files, f"{folder}/offsets/{done}").splitlines()
+            if version == b"v1":
+                return [StreamOffset.decode(json.loads(line)) for line in lines]
+    return []
+
+
+def _read_to(
+    reached: Sequence[StreamOffset], source: int, name: TopicPartition, facts: TopicFacts
+) -> int:
+    """Return the offset up to which the query has read a partition; 0 if it is unknown."""
+    if source >= len(reached) or name not in reached[source].positions:
+        return 0
+    topic_id = reached[source].topic_id(name.topic)
+    if topic_id and facts.topic_id and decode_topic_id(facts.topic_id).hex != topic_id:
+        return 0  # the topic was recreated, or a transform has changed the order of the sources
+    return reached[source].positions[name].offset
 
 
 def lags_by_batch(query: "StreamingQuery") -> dict[int, int]:

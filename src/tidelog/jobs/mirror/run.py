@@ -199,6 +199,11 @@ class Mirror:
         return self.started.current
 
     @property
+    def checkpoint(self) -> str:
+        """Path of the checkpoint's folder."""
+        return self.batches.path.removesuffix(f"/{MAP_FILE}")
+
+    @property
     def plan(self) -> MirrorPlan:
         """The plan with all topics found so far."""
         return self.batches.grown_plan
