@@ -44,6 +44,7 @@ from tidelog.cli.places import (
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
+from tidelog.errors import InvalidRequest
 from tidelog.jobs.options import CLOCK, isolation
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
@@ -158,14 +159,19 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         time_ms = None
         if options.at not in (EARLIEST, LATEST, MAX):
             time_ms = times.read_point(surroundings, options.at, options.zone)
-        matches = {clock: _matches(directory, names, time_ms, options, clock) for clock in clocks}
+        matches: dict[ClockName, dict[TopicPartition, TimeMatch]] = {}
+        notes: list[str] = []
+        for clock in clocks:
+            try:
+                matches[clock] = _matches(directory, names, time_ms, options, clock)
+            except InvalidRequest as error:  # the brokers don't know append times
+                if not matches:
+                    raise
+                notes.append(f"no offsets on the {clock} clock: {error}")
         ranges = dict.fromkeys(names, Limits(start_ms=time_ms))
         _print_matches(surroundings, options, directory, matches)
-        notes = [
-            note
-            for clock in clocks
-            for note in missing_notes(directory, ranges, clock, options.zone)
-        ]
+        for clock in matches:
+            notes += missing_notes(directory, ranges, clock, options.zone)
     for note in dict.fromkeys(notes):
         surroundings.note(note)
 
@@ -177,7 +183,7 @@ def _print_matches(
     matches: dict[ClockName, dict[TopicPartition, TimeMatch]],
 ) -> None:
     """Print a row for each partition and clock, and notes on records whose time is unknown."""
-    is_single = len(matches) == 1
+    is_single = len(options.clock.clocks) == 1
     time_name = next(iter(matches)).time_name if is_single else "time"
     columns = output.columns(
         output.detail("topic"),
@@ -210,8 +216,8 @@ def _print_matches(
     # If the partition has no result, all of its records are counted. The number is None if brokers
     # don't report it.
     unknown: list[int | None] = []
-    if ClockName.APPEND in matches and options.at not in (EARLIEST, LATEST):
-        unknown = [match.without_time for match in matches[ClockName.APPEND].values()]
+    if ClockName.APPEND in options.clock.clocks and options.at not in (EARLIEST, LATEST):
+        unknown = [match.without_time for match in matches.get(ClockName.APPEND, {}).values()]
         if options.kind is not Format.TABLE or surroundings.is_wide or any(unknown):
             columns += output.titled(without_append_time=output.count("without_time"))
             for (name, clock), row in zip(every, rows, strict=True):

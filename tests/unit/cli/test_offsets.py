@@ -4,6 +4,8 @@ import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
 import tidelog
+from tidelog.cli.surroundings import ExitCode
+from tidelog.remote.cluster import Cluster
 from tidelog.types import ClockName
 
 HOUR = 3_600_000
@@ -122,6 +124,30 @@ def test_both_clocks_of_a_time_are_shown_by_one_command(two: Cli) -> None:
     with tidelog.broker(str(two.data)) as broker:
         remote = two.ok(*both, "--bootstrap", broker.bootstrap_servers)
     assert remote.lines == two.ok(*both).lines
+
+
+def test_brokers_without_append_times_still_have_the_offsets_on_the_record_clock(
+    two: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "search_append_times", lambda *_: {})
+    words = ("offsets", "flights", "--at", str(NOW))
+    with tidelog.broker(str(two.data)) as broker:
+        place = ("--bootstrap", broker.bootstrap_servers)
+        alone = two.run(*words, *place, "--clock", "append")
+        table = two.ok(*words, *place, "--clock", "both")
+        objects = two.ok(*words, *place, "--clock", "both", "-o", "json").objects
+    assert alone.code == ExitCode.USAGE
+    note = (
+        "note: no offsets on the append clock: clock='append': flights has message.timestamp.type"
+    )
+    assert table.err.count(note) == 1
+    assert [line.split() for line in table.lines[-3:]] == [
+        ["PARTITION", "CLOCK", "OFFSET", "TIME", "(UTC)"],
+        ["0", "record", "1", "2023-11-14", "22:13:20"],
+        ["1", "record", "-", "-"],
+    ]
+    of_both = two.ok(*words, "--clock", "both", "-o", "json").objects
+    assert objects == [one for one in of_both if one["clock"] == "record"]
 
 
 @pytest.mark.parametrize("at", ["earliest", "latest", "max"])
