@@ -72,7 +72,7 @@ class FsspecStore(TwoRequestStore):
             yield
         except FileNotFoundError as error:
             raise FileNotFoundError(errno.ENOENT, "No such object", where) from error
-        except (StorageFailure, FileExistsError):
+        except StorageFailure:
             raise
         except Exception as error:
             raise failure(where, operation, error, _STEP) from error
@@ -132,7 +132,12 @@ class FsspecStore(TwoRequestStore):
         return self._existing(key)
 
     def _make_folder(self, key: str) -> None:
-        self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
+        folder = self._path(key).rpartition("/")[0]
+        try:
+            self._fs.makedirs(folder, exist_ok=True)
+        except FileExistsError:  # some file systems raise it if another writer creates the folder
+            if not self._fs.isdir(folder):
+                raise
 
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
         """Copy a finished file, in parts and with bounded memory.
@@ -142,8 +147,9 @@ class FsspecStore(TwoRequestStore):
         size = fs.stat(path).size
         with self._typed("put", key):
             self._make_folder(key)
+            target = self._fs.open(self._path(key), "wb")
             try:
-                with self._fs.open(self._path(key), "wb") as target:
+                with target:
                     for part in file_parts(fs, path, size):
                         target.write(part)
             except BaseException:
