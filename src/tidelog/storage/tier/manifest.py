@@ -372,7 +372,9 @@ class Manifest:
         unchanged = [row for row in self.segments if row.uid not in uids]
         return self.having([*unchanged, *new]).discarding(old, now_ms)
 
-    def with_start(self, offset: int, local_start: int, now_ms: int) -> "Manifest":
+    def with_start(
+        self, offset: int, local_start: int, now_ms: int, *, gaps_are_losses: bool = True
+    ) -> "Manifest":
         """Return the manifest with the log start raised to `offset`.
 
         Segments below the log start become garbage. Exception: if the log start is in a gap after a
@@ -383,13 +385,16 @@ class Manifest:
             offset: The new log start; an offset below the current log start changes nothing.
             local_start: First local offset.
             now_ms: Start of the grace period of the deleted segments.
+            gaps_are_losses: Whether a gap after a segment without gaps may be a loss; False if
+                records were removed from the middle of the log (`storage.segment.gaps`).
         """
         start = max(self.log_start_offset, offset)
         following = [row.base_offset for row in self.segments[1:]]
         deleted: list[TierSegment] = []
         remaining: list[TierSegment] = []
         for row, next_base in zip(self.segments, [*following, local_start], strict=False):
-            end = max(row.end_offset, next_base) if row.is_dense else row.end_offset
+            is_before_loss = gaps_are_losses and row.is_dense
+            end = max(row.end_offset, next_base) if is_before_loss else row.end_offset
             (deleted if end <= start else remaining).append(row)
         moved = dataclasses.replace(self, log_start_offset=start)
         return moved.having(remaining).discarding(deleted, now_ms)

@@ -51,6 +51,7 @@ from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
+from tidelog.storage.segment.gaps import was_never_cleaned
 from tidelog.storage.segment.lost_times import accepting, ensure_times
 from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason
@@ -156,7 +157,19 @@ def merge(
         absent = [row for row in stored.segments if row.uid in refused]
         stored = stored.having(retained).discarding(absent, now_ms)
     local_start = local[0].base_offset if local else record.local_start_offset
-    return stored.with_start(record.log_start_offset, local_start, now_ms)
+    return stored.with_start(
+        record.log_start_offset, local_start, now_ms, gaps_are_losses=_gaps_are_losses(local)
+    )
+
+
+def _gaps_are_losses(local: Sequence[Segment]) -> bool:
+    """Return whether a gap in the log may be a loss; True if it is unknown; raises OSError."""
+    if not local:
+        return True
+    context = local[0].context
+    return was_never_cleaned(
+        context.env.files, context.directory, context.config, context.topic_partition
+    )
 
 
 def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:

@@ -522,6 +522,19 @@ def test_a_hole_in_the_tier_of_a_compacted_topic_is_no_finding() -> None:
     assert not holes(tiered)
 
 
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_segment_below_the_log_start_stays_only_if_the_gap_after_it_is_a_loss(
+    policy: str,
+) -> None:
+    tiered, start, end = with_hole(**{"cleanup.policy": policy})
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    tiered.log.advance_start(start + 1)
+    tiered.move()
+    bases = [row.base_offset for row in manifest_of(tiered).segments]
+    assert (bases[0] == end) == (policy == "compact"), bases
+    assert (bases[0] < start) == (policy == "delete")
+
+
 def holes(tiered: Tiered) -> list[Finding]:
     """Return the findings on offsets that are missing in the tier, or after it."""
     return [one for one in look(tiered.env) if "missing between two segments" in one.damage]
