@@ -13,7 +13,9 @@ Life cycle: send and flush, any number of times, then close. Thread-safe.
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.amounts import plural, verb
@@ -79,49 +81,54 @@ LANES_MAX: Final = 16
 class _Callbacks:
     """Thread that runs the callbacks of a connection's futures, one after another.
 
-    The thread starts with the first callback.
+    The thread starts with the first callback. Life cycle: run and wait, any number of times, then
+    close. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
-        self._is_closed = False
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     def run(self, callback: OnResult, future: Future[Results]) -> None:
-        """Run a callback in the thread; run it at once after the thread has ended."""
-        if self._submit(lambda: Future.add_done_callback(future, callback)) is None:
+        """Run a callback in the thread; run it at once after `close`."""
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._work, name="tidelog-callback", daemon=True
+                    )
+                    self._thread.start()
+                # for a future that is done, this call runs the callback and logs its exception
+                self._queue.put(lambda: Future.add_done_callback(future, callback))
+        if is_closed:
             Future.add_done_callback(future, callback)
 
-    def _submit(self, call: Callable[[], None]) -> Future[None] | None:
-        """Queue a call for the thread; return None if the thread has ended."""
-        with self._lock:
-            if self._is_closed:
-                return None
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, "tidelog-callback", self._begin)
-            try:
-                return self._executor.submit(call)
-            except RuntimeError:  # the interpreter is ending, and has waited for the thread
-                return None
-
-    def _begin(self) -> None:
-        self._thread = threading.current_thread()
+    def _work(self) -> None:
+        while (call := self._queue.get()) is not None:
+            with suppress(BaseException):  # for example SystemExit, which would end the thread
+                call()
 
     def wait(self) -> None:
         """Wait for the callbacks that are queued so far; a callback itself does not wait."""
-        if self._executor is not None and not self._is_current:
-            last = self._submit(lambda: None)
-            if last is not None:
-                last.result()
+        reached = threading.Event()
+        with self._lock:
+            if self._thread is None or self._is_closed or self._is_current:
+                return
+            self._queue.put(reached.set)
+        reached.wait()
 
     def close(self) -> None:
         """Wait for the queued callbacks, then end the thread; a callback itself does not wait."""
         with self._lock:
             self._is_closed = True
-            executor = self._executor
-        if executor is not None:
-            executor.shutdown(wait=not self._is_current)
+            thread = self._thread
+        if thread is not None:
+            self._queue.put(None)
+            if not self._is_current:
+                thread.join()
 
     @property
     def _is_current(self) -> bool:

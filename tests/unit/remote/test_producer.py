@@ -388,6 +388,23 @@ def test_callbacks_have_run_after_a_flush_and_after_a_close(client: Library) -> 
     assert offsets == [0, 1]
 
 
+def test_a_callback_that_fails_leaves_later_callbacks(
+    sender: Sender, client: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(future: Future[Results]) -> None:
+        raise KeyError("first") if future.result()[0].base_offset == 4 else SystemExit
+
+    offsets = list[int]()
+    with client.holding():
+        for _ in range(3):
+            future = sender.send("flights", [row(0)], None)
+            future.add_done_callback(fail)
+            future.add_done_callback(lambda done: offsets.append(done.result()[0].base_offset))
+    sender.flush()
+    assert offsets == [4, 5, 9]
+    assert "exception calling callback" in caplog.text
+
+
 def test_a_call_that_a_close_interrupts_ends_with_an_error(client: Library) -> None:
     client.fake.offsets[0] = [0, 1]
     sender = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)
