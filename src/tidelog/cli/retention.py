@@ -31,6 +31,7 @@ from tidelog.cli.places import (
     Place,
     broker_of,
     note_absent,
+    note_absent_partitions,
     open_directory,
     parse_target,
     with_files,
@@ -725,6 +726,7 @@ def retain(  # noqa: PLR0913 - one argument for each option
             surroundings.say("nothing was deleted; --dry-run shows the segments")
             return
         names = sorted(directory.topics()) if topic is None else [topic]
+        note_absent_partitions(surroundings, directory, map(directory.log_dir.topic, names))
         due: list[DueSegment] = []
         with count_progress(surroundings, "checking topics", len(names)) as show_progress:
             for done, name in enumerate(names):

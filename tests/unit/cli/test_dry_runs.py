@@ -88,6 +88,15 @@ def test_a_partition_without_files_is_noted_and_left_out(damaged: Cli, command: 
     assert not (damaged.data / f"{topic}-1").exists()
 
 
+@pytest.mark.parametrize("options", [("--yes",), ("--dry-run",)])
+def test_a_retention_creates_no_missing_partition(damaged: Cli, options: tuple[str, ...]) -> None:
+    for target in (("u",), ()):
+        result = damaged.ok("retain", *target, *options)
+        note = "u: partition 1 is listed in tidelog-topics.json, but has no directory"
+        assert result.err.count(f"note: {damaged.data}: {note}") == 1
+        assert not (damaged.data / "u-1").exists()
+
+
 def test_a_retention_that_is_not_confirmed_creates_no_partition(cli: Cli) -> None:
     cli.ok("create", "t", "--partitions", "2", f"--config=retention.ms={_DAY}")
     cli.ok("config", "t", "--set", "segment.ms=1")

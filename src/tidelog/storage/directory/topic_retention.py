@@ -655,9 +655,9 @@ def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
     present = log_dir.topic(topic).present
     due: list[DueSegment] = []
     for name in log_dir.partitions(topic):
+        if name.partition not in present:
+            continue  # a directory that is open for writing would create the partition's one
         if dry_run:
-            if name.partition not in present:
-                continue  # if open for writing, `reader` would create the missing directory
             reader = log_dir.reader(topic, name.partition)
             due += _named(name, reader.segments, due_deletions(reader, config))
             continue
