@@ -37,6 +37,7 @@ from tidelog.errors import (
     CorruptFile,
     DirectoryLocked,
     InvalidRequest,
+    MissingFile,
     ReadOnly,
     StorageFailure,
     TopicExists,
@@ -340,15 +341,14 @@ class TestTopics:
             opened.close()
         assert not env.files.exists(f"{PATH}/t-0")
 
-    def test_a_partition_whose_directory_is_not_made_yet_is_empty(self) -> None:
+    def test_a_listed_partition_without_a_directory_is_not_empty(self) -> None:
         env = seeded_env(1)
         new_dir(env, partitions=2).close()
         for entry in env.files.list_dir(f"{PATH}/t-1"):
             env.files.remove(f"{PATH}/t-1/{entry.name}")
         env.files.remove_dir(f"{PATH}/t-1")
-        reader = LogDir.open(PATH, env=env).reader(TOPIC, 1)
-        assert (reader.log_end_offset, reader.last_stable_offset) == (0, 0)
-        assert reader.offset_for_time(0) is None
+        with pytest.raises(MissingFile, match="partition 1 is listed in"):
+            LogDir.open(PATH, env=env).reader(TOPIC, 1)
 
 
 class TestKip79:
