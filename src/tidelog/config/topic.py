@@ -299,9 +299,9 @@ class TopicConfig:
     tidelog_cleaner_verify_keys: bool = config_field(
         FLAG,
         "false",
-        "Compare the keys themselves before a record is dropped: then even two keys with the same"
-        " hash are never mistaken for one key. The keys are stored in half of the offset map's"
-        " memory.",
+        "`true`: keys are compared byte by byte before a record is dropped, so that two keys with"
+        " the same hash are never mistaken for one key. The keys are stored in half of the offset"
+        " map's memory.",
     )
 
     max_message_bytes: int = config_field(
@@ -412,7 +412,8 @@ class TopicConfig:
     remote_log_copy_disable: bool = config_field(
         FLAG,
         "false",
-        "Stop copying to the tier; existing copies stay readable and subject to retention.",
+        "`true`: no further segments are copied to the tier; existing copies stay readable and"
+        " subject to retention.",
     )
     remote_log_delete_on_disable: bool = config_field(
         FLAG,

@@ -240,8 +240,10 @@ class CleanedFiles:
         position = self.bytes_written + batches.size_bytes
         if last - self._base > INT32_MAX or position > INT32_MAX:
             raise OffsetOverflow(
-                f"{self.path(log_files.LOG_SUFFIX)}: offset {last} at position {position}; the"
-                f" indexes of a segment allow {INT32_MAX} offsets and bytes"
+                f"{self.path(log_files.LOG_SUFFIX)}: a batch up to offset {last} would end"
+                f" at position {position}; the offsets of a segment must be at most"
+                f" {self._base + INT32_MAX} (base offset + {INT32_MAX}), its positions at most"
+                f" {INT32_MAX}"
             )
         self._index.add(batches.rows, self.bytes_written)
         self._times.write(batches, times)
