@@ -198,6 +198,8 @@ def nonsense(talk: ShareTalk) -> None:
     topics = {"subscribed_topic_names": [ROUTES]}
     talk.say("", 0, **topics)
     talk.say(" ", 0, **topics)
+    for epoch in (0, 1):
+        talk.say("A" * 37, epoch, **topics)
     talk.say("A", 0)
     talk.say("A", 0, subscribed_topic_names=[])
     talk.say("A", 0, **(topics | {"rack_id": ""}))
@@ -209,6 +211,11 @@ def nonsense(talk: ShareTalk) -> None:
     talk.look("")
     talk.offsets()
     talk.forget(ROUTES)
+    talk.delete()
+    talk.alter(0, nowhere=[0])
+    talk.look()
+    talk.alter(0, **{ROUTES: [77]})
+    talk.look()
     talk.delete()
 
 

@@ -244,11 +244,10 @@ def test_no_group_begins_below_0(data: str) -> None:
         assert offsets(broker) == [(1, -1, -1, 0)]
 
 
-def test_no_group_is_created_if_no_offset_can_be_set(data: str) -> None:
+def test_no_group_is_created_for_missing_topics(data: str) -> None:
     with start(data) as broker:
-        broker.call(lambda node: node.log_dir.create_topic("routes", partitions=2))
         beat(broker, "A", 1)
-        assert altered(broker, (7, 3), (0, -7)) == [(7, 3), (0, 42)]
+        assert altered(broker, (0, 0)) == [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
         assert listed(broker) == []
 
 

@@ -167,7 +167,7 @@ async def alter_share_group_offsets(
 ) -> AlterShareGroupOffsetsResponse:
     """Set the start offsets of a share group. If the group doesn't exist, create it.
 
-    If no named partition can be changed, no group is created.
+    If none of the named topics exists, no group is created.
 
     For a partition that is named more than once, only the last offset is written.
     """
@@ -180,7 +180,7 @@ async def alter_share_group_offsets(
         )
     starts = _starts(request.topics)
     shared = _shared(node, starts)
-    if shared:  # otherwise no group is created
+    if shared:
         code = await node.groups.share_topics.share(group, shared)
         if code is not ErrorCode.NONE:
             return AlterShareGroupOffsetsResponse(error_code=code)
@@ -208,8 +208,7 @@ def _shared(node: Node, starts: _Starts) -> Mapping[UUID, SharedTopic]:
         if info is not None and info.topic_id is not None:
             named = frozenset(number for number, start in offsets.items() if start >= UNKNOWN_START)
             numbers = named & frozenset(range(info.partitions))
-            if numbers:
-                topics[info.topic_id] = SharedTopic(info.name, numbers)
+            topics[info.topic_id] = SharedTopic(info.name, numbers)
     return topics
 
 

@@ -12,7 +12,7 @@ Source: Kafka 4.3's group coordinator; KIP-932, KIP-1263 (minimum assignment int
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
@@ -53,6 +53,9 @@ from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 
+# Maximum number of characters of a member id. Clients use UUIDs in their longest text form.
+_MEMBER_ID_CHARACTERS_MAX: Final = 36
+
 ShareUpdates: TypeAlias = GroupUpdates[ShareGroup]
 Shared: TypeAlias = Mapping[UUID, SharedTopic]
 
@@ -90,6 +93,10 @@ class ShareHeartbeats:
         require_all(
             (
                 (bool(request.member_id.strip()), "the member id is missing"),
+                (
+                    len(request.member_id) <= _MEMBER_ID_CHARACTERS_MAX,
+                    f"the member id has more than {_MEMBER_ID_CHARACTERS_MAX} characters",
+                ),
                 (bool(request.group_id.strip()), "the group id is missing"),
                 (
                     request.rack_id is None or bool(request.rack_id.strip()),
