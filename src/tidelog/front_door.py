@@ -13,6 +13,7 @@ themselves.
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tidelog.arguments import level_of, reads_arguments
@@ -376,6 +377,7 @@ class FrontDoor(Closing):
         end: When | None = None,
         during: str | None = None,
         clock: str = ClockName.RECORD,
+        timestamps: str | tuple[int, int] | None = None,
         columns: Sequence[str] | None = None,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
@@ -389,6 +391,9 @@ class FrontDoor(Closing):
             end: End of the range, exclusive; no limit if None.
             during: Start and end as one text: `2013-02-08Z`, `-6h..now`.
             clock: Clock of the range: `record` or `append`.
+            timestamps: With a range of append times: also the range of timestamps, as text like
+                `during` or as [start, end) in ms. So `during` and `timestamps` together select
+                records on both clocks.
             columns: Names from `tidelog.scan.ALL_COLUMNS`; the default columns if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
             strict: Whether to raise MissingTimestamps if records have no time on that clock. If
@@ -415,13 +420,14 @@ class FrontDoor(Closing):
             end=end,
             during=during,
             clock=clock,
+            timestamps=timestamps,
             columns=columns,
             isolation=isolation,
             strict=strict,
         )
         return scan.to_arrow(threads=1, stats=stats)
 
-    def count(
+    def count(  # noqa: PLR0913 - one keyword for each way to choose
         self,
         topic: str,
         *,
@@ -429,6 +435,7 @@ class FrontDoor(Closing):
         end: When | None = None,
         during: str | None = None,
         clock: str = ClockName.RECORD,
+        timestamps: str | tuple[int, int] | None = None,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> RecordCount:
         """Return the number of records that `read` returns for the same range.
@@ -444,7 +451,13 @@ class FrontDoor(Closing):
             The errors of `read`. For counts by partition see `tidelog.scan.count`.
         """
         scan = self.scan(
-            topic, start=start, end=end, during=during, clock=clock, isolation=isolation
+            topic,
+            start=start,
+            end=end,
+            during=during,
+            clock=clock,
+            timestamps=timestamps,
+            isolation=isolation,
         )
         return scan.count()
 
@@ -456,6 +469,7 @@ class FrontDoor(Closing):
         end: When | None = None,
         during: str | None = None,
         clock: str = ClockName.RECORD,
+        timestamps: str | tuple[int, int] | None = None,
         columns: Sequence[str] | None = None,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
@@ -469,25 +483,34 @@ class FrontDoor(Closing):
             end: End of the range, exclusive; no limit if None.
             during: Start and end as one text: `2013-02-08Z`, `-6h..now`.
             clock: Clock of the range: `record` or `append`.
+            timestamps: With a range of append times: also the range of timestamps, as text like
+                `during` or as [start, end) in ms. So `during` and `timestamps` together select
+                records on both clocks.
             columns: Names from `tidelog.scan.ALL_COLUMNS`; the default columns if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
             strict: Whether to raise MissingTimestamps if records have no time on that clock. If
                 false, these records are left out.
 
         Raises:
-            InvalidTime: `start`, `end` or `during` is invalid.
-            InvalidRequest: Another argument is invalid, or `during` is combined with `start` or
-                `end`.
+            InvalidTime: `start`, `end`, `during` or `timestamps` is invalid.
+            InvalidRequest: Another argument is invalid, `during` is combined with `start` or
+                `end`, or `timestamps` is given without a range of append times.
         """
         from tidelog.frames import Scan
 
         if topics is not None and not isinstance(topics, str | TopicPartition):
             topics = tuple(topics)  # makes a tuple, because an iterator could be used only once
+        by = ClockName(clock)
+        requested_range = self._requested_range(start, end, during)
+        if timestamps is not None:
+            both = self.range(timestamps) if isinstance(timestamps, str) else timestamps
+            requested_range = replace(requested_range, timestamps=both)
+            requested_range.ensure_two_clocks(by)
         return Scan(
             source=self.source,
             topics=topics,
-            requested_range=self._requested_range(start, end, during),
-            clock=ClockName(clock),
+            requested_range=requested_range,
+            clock=by,
             columns=columns,
             isolation=level_of(isolation),
             strict=strict,

@@ -169,7 +169,12 @@ def _sound_rows(
 
 
 def _refuse_ranges(options: ReadOptions) -> None:
-    times_given = {"--from": options.start, "--to": options.end, "--during": options.during}
+    times_given = {
+        "--from": options.start,
+        "--to": options.end,
+        "--during": options.during,
+        "--timestamps": options.timestamps,
+    }
     for name, value in times_given.items():
         if value is not None:
             raise UsageProblem(

@@ -11,11 +11,10 @@ from tidelog.amounts import plural, verb
 from tidelog.arguments import KEYS_SHOWN, KeyOrder
 from tidelog.cli import output, times
 from tidelog.cli.count_keys import print_by_key, print_repeated
-from tidelog.cli.missing import Limits, missing_notes, note_missing
+from tidelog.cli.missing import Limits, missing_notes
 from tidelog.cli.options import (
     Encoding,
     Format,
-    clock_option,
     declared_by,
     examples,
     format_option,
@@ -84,7 +83,7 @@ _isolation_option: Final = option_of(
 
 
 class LookupClock(StrEnum):
-    """Clock by which `tidelog offsets` looks up a time."""
+    """Clock of `tidelog offsets` and `tidelog count`."""
 
     RECORD = "record"
     APPEND = "append"
@@ -308,7 +307,8 @@ class CountOptions:
     end: str | None = declared_by(times.to_option)
     during: str | None = declared_by(times.during_option)
     place: Place = declared_by(place_options)
-    clock: ClockName = declared_by(clock_option)
+    clock: LookupClock = declared_by(_lookup_clock_option)
+    timestamps: str | None = declared_by(times.timestamps_option)
     by: CountBy | None = declared_by(
         one_of(
             "--by",
@@ -359,6 +359,8 @@ class CountOptions:
         "tidelog count flights --during 2013-02-08..+7d --zone America/New_York",
         "tidelog count flights --by day --during 2013-02 --zone America/New_York",
         "tidelog count flights:0 --from -6h --clock append -o json",
+        "tidelog count flights --from -1h --clock append --timestamps ..-1h",
+        "tidelog count flights --from -6h --clock both",
         "tidelog count flights:2 --by key",
         "tidelog count flights --by key --order records -n 20 -o csv",
         "tidelog count flights --repeated --from -1d",
@@ -377,6 +379,10 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     range and prints a line for each hour, day, week or month; the first and the last line count
     only the records in the range.
 
+    --clock append --during A --timestamps B counts on both clocks: the records that arrived in A
+    and were created in B. --clock both counts the records of one range by timestamp, and by append
+    time.
+
     --by key shows why a partition is the largest: the keys with most bytes. A byte count is the
     sum of the sizes of keys and values, without headers and before compression. --repeated shows
     whether records came twice.
@@ -391,27 +397,43 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     start_ms, end_ms = times.read_bounds(
         surroundings, options.start, options.end, options.zone, during=options.during
     )
+    timestamps = times.read_timestamps(
+        surroundings, options.timestamps, options.zone, options.clock, (start_ms, end_ms)
+    )
     choice, (topic, number) = parse_choice(options.target), parse_target(options.target)
     with open_topics(surroundings, options.place) as directory:
         if error := absent_files(directory, topic, number, options.place.access):
             raise error
-        scan = directory.scan(
-            choice,
-            start=start_ms,
-            end=end_ms,
-            clock=options.clock,
-            isolation=options.isolation,
-        )
+        scans = {
+            clock: directory.scan(
+                choice,
+                start=start_ms,
+                end=end_ms,
+                clock=clock,
+                timestamps=timestamps,
+                isolation=options.isolation,
+            )
+            for clock in options.clock.clocks
+        }
+        scan = next(iter(scans.values()))
         if options.is_repeated or options.by is CountBy.KEY:
             _print_keys(surroundings, options, scan)
         elif options.by is not None:
             by_time = scan.counts_by(options.by.value, zone=options.zone)
             _print_by_time(surroundings, options, by_time)
         else:
-            _print_whole(surroundings, options, scan.counts(zone_cache=options.zone_cache))
+            cache = options.zone_cache
+            counts = {clock: one.counts(zone_cache=cache) for clock, one in scans.items()}
+            _print_whole(surroundings, options, counts)
         limits = Limits(start_ms=start_ms, end_ms=end_ms)
         ranges = dict.fromkeys(directory.source.partitions(choice), limits)
-        note_missing(surroundings, directory, ranges, options.clock, options.zone)
+        notes = [
+            note
+            for clock in scans
+            for note in missing_notes(directory, ranges, clock, options.zone)
+        ]
+    for note in dict.fromkeys(notes):
+        surroundings.note(note)
 
 
 def _refuse_contradictions(options: CountOptions) -> None:
@@ -426,6 +448,14 @@ def _refuse_contradictions(options: CountOptions) -> None:
         raise UsageProblem("--order is only for --by key; add --by key")
     if options.limit is not None and not (is_by_key or options.is_repeated):
         raise UsageProblem("--limit is only for --by key and --repeated; add one of these")
+    if options.clock is LookupClock.BOTH:
+        if options.is_repeated or options.by is not None:
+            name = "--repeated" if options.is_repeated else f"--by {options.by}"
+            raise UsageProblem(
+                f"--clock both gives two counts of a range; leave {name} out, or choose one clock"
+            )
+        if not _has_range(options):
+            raise UsageProblem("--clock both gives two counts of a range; add --during RANGE")
     if options.is_repeated and options.zone_cache is not None:
         raise UsageProblem("--repeated reads the records, so --zone-cache has no use; leave it out")
 
@@ -449,22 +479,22 @@ def _print_keys(surroundings: Surroundings, options: CountOptions, scan: "Scan")
         counted = _counted(options, counts.records)
         print_by_key(surroundings, counts, order, counted, options.target, form)
     at_least = "at least " if counts.is_least else ""
-    _say_untimed(surroundings, options.clock, counts.without_time, at_least)
+    _say_untimed(surroundings, ClockName(options.clock), counts.without_time, at_least)
 
 
-def _print_whole(surroundings: Surroundings, options: CountOptions, counts: "Count") -> None:
-    """Print the count of the whole range, and a row for each partition."""
+def _print_whole(
+    surroundings: Surroundings, options: CountOptions, counts: "dict[ClockName, Count]"
+) -> None:
+    """Print the count of the whole range on each clock, and a row for each partition."""
     output.print_verdict(surroundings, count_verdict(options, counts), options.kind)
     _print_counts(surroundings, options, counts)
-    for line in counts.reports:
+    for line in dict.fromkeys(line for one in counts.values() for line in one.reports):
         surroundings.report(line)
-    is_unknown = any(one.without_time is None for one in counts.partitions.values())
-    _say_untimed(
-        surroundings,
-        options.clock,
-        None if is_unknown else counts.without_time,
-        "at least " if counts.is_least else "",
-    )
+    for clock, one in counts.items():
+        is_unknown = any(part.without_time is None for part in one.partitions.values())
+        at_least = "at least " if one.is_least else ""
+        _say_untimed(surroundings, clock, None if is_unknown else one.without_time, at_least)
+        _say_untimed(surroundings, ClockName.RECORD, one.without_timestamp, "at least ")
 
 
 def _say_untimed(
@@ -505,7 +535,7 @@ def _print_by_time(
         shown = [[*target, one, None, 0] if isinstance(one, str) else one for one in parts]
     output.print_rows(surroundings, columns, shown, options.kind, zone=options.zone)
     at_least = "at least " if counts.is_least else ""
-    _say_untimed(surroundings, options.clock, counts.without_time, at_least)
+    _say_untimed(surroundings, ClockName(options.clock), counts.without_time, at_least)
 
 
 # Maximum number of consecutive empty rows (rows without records) in a table. A longer series of
@@ -525,50 +555,67 @@ def collapsed(
             yield from same
 
 
-def count_verdict(options: CountOptions, counts: "Count") -> str:
-    """Return the number of records in one sentence."""
-    number = len(counts.partitions)
+def count_verdict(options: CountOptions, counts: "dict[ClockName, Count]") -> str:
+    """Return the number of records on each clock in one sentence."""
+    (clock, first), *others = counts.items()
+    number = len(first.partitions)
     partitions = f", in {plural(number, 'partition')}" if number != 1 else ""
-    return f"{_counted(options, counts.records)}{partitions}"
+    more = "".join(
+        f" and {one.records:,} in this range of {other.time_name}s" for other, one in others
+    )
+    return f"{_counted(options, first.records, clock)}{more}{partitions}"
 
 
-def _counted(options: CountOptions, records: int) -> str:
-    is_range = any(side is not None for side in (options.start, options.end, options.during))
-    range_words = f" in this range of {options.clock.time_name}s" if is_range else ""
+def _has_range(options: CountOptions) -> bool:
+    return any(side is not None for side in (options.start, options.end, options.during))
+
+
+def _counted(options: CountOptions, records: int, clock: ClockName | None = None) -> str:
+    name = (clock or ClockName(options.clock)).time_name
+    range_words = f" in this range of {name}s" if _has_range(options) else ""
+    if options.timestamps is not None:
+        range_words += f" and this range of {ClockName.RECORD.time_name}s"
     return f"{options.target} has {plural(records, 'record')}{range_words}"
 
 
-def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Count") -> None:
+def _print_counts(
+    surroundings: Surroundings, options: CountOptions, counts: "dict[ClockName, Count]"
+) -> None:
     """Print a row for each partition; if a table has several partitions, also print their sum."""
-    rows: list[list[Cell]] = [
-        [
-            name.topic,
-            name.partition,
-            one.records,
-            one.without_time,
-            options.clock,
-            one.from_zone_maps,
-            one.log_bytes,
-            one.sidecar_bytes,
+    is_table, is_single = options.kind is Format.TABLE, len(counts) == 1
+    rows: list[list[Cell]] = []
+    for clock, one in counts.items():
+        own: list[list[Cell]] = [
+            [
+                name.topic,
+                name.partition,
+                part.records,
+                part.without_time,
+                clock,
+                part.from_zone_maps,
+                part.log_bytes,
+                part.sidecar_bytes,
+            ]
+            for name, part in one.partitions.items()
         ]
-        for name, one in counts.partitions.items()
-    ]
-    is_table = options.kind is Format.TABLE
-    if is_table and len(rows) == 1 and not surroundings.is_wide:
-        return  # the verdict states the count
-    if is_table and len(rows) > 1:
-        records, without, read, log_bytes, sidecar_bytes = (
-            _sum([row[index] for row in rows]) for index in (2, 3, 5, 6, 7)
-        )
-        figures = (read, log_bytes, sidecar_bytes)
-        rows.append([None, "total", records, without, options.clock, *figures])
+        if is_table and len(own) == 1 and not surroundings.is_wide:
+            return  # the verdict states the count
+        if is_table and len(own) > 1:
+            records, without, read, log_bytes, sidecar_bytes = (
+                _sum([row[index] for row in own]) for index in (2, 3, 5, 6, 7)
+            )
+            figures = (read, log_bytes, sidecar_bytes)
+            own.append([None, "total", records, without, clock, *figures])
+        rows += own
+    heading = f"without {next(iter(counts)).time_name if is_single else 'time'}"
+    clock_column = output.columns("clock")
     columns = output.columns(
         output.detail("topic"),
         output.number("partition"),
         output.count("records"),
+        output.detail(output.titled(**{heading: output.count("without_time")})),
+        output.detail(clock_column) if is_single else clock_column,
         output.detail(
-            output.titled(**{f"without {options.clock.time_name}": output.count("without_time")}),
-            "clock",
             output.count("from_zone_maps"),
             output.size("log_bytes_read", "sidecar_bytes_read"),
         ),

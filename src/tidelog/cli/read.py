@@ -87,6 +87,9 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     On a terminal, a table of all records of a topic or partition ends after 100 records. Other
     output, and a read with a range, a condition or a limit, is always complete.
 
+    --clock append --during A --timestamps B selects on both clocks: the records that arrived in A
+    and were created in B.
+
     A damaged partition is printed up to the damage, the other partitions completely. With --table,
     no row of a damaged partition is printed, because its other records may be older than the lost
     ones. The exit code is then 1.
@@ -153,7 +156,10 @@ def _requested_times(surroundings: Surroundings, options: ReadOptions) -> Reques
     )
     if options.follow and end_ms is not None:
         raise UsageProblem(f"--from {options.start}: --follow has no end; leave the end out")
-    return RequestedRange(start_ms=start_ms, end_ms=end_ms)
+    timestamps = times.read_timestamps(
+        surroundings, options.timestamps, options.zone, options.clock, (start_ms, end_ms)
+    )
+    return RequestedRange(start_ms=start_ms, end_ms=end_ms, timestamps=timestamps)
 
 
 def _offsets(text: str | None) -> tuple[int | None, int | None]:
@@ -256,7 +262,7 @@ class _Reading:
         clock = self._options.clock
         one = next(iter(self._ranges.values()), RequestedRange())
         untimed = self._source.without_time(list(self._ranges), one, clock, self._stats)
-        say_untimed(self._surroundings, untimed, clock)
+        say_untimed(self._surroundings, untimed, clock, self._stats.without_timestamp)
         wants_none = self._options.tail == 0 or self._options.limit == 0
         self._damage.say()
         if self.is_cut:

@@ -89,6 +89,7 @@ class ReadOptions:
     end: str | None = declared_by(times.to_option)
     during: str | None = declared_by(times.during_option)
     clock: ClockName = declared_by(clock_option)
+    timestamps: str | None = declared_by(times.timestamps_option)
     tail: int | None = option(
         "--tail",
         type=click.IntRange(min=0),
@@ -254,8 +255,15 @@ class RowMaker:
             raise unreadable(error, name, where) from error
 
 
-def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
-    """Print how many records without a time were left out; `count` is None if it is unknown."""
+def say_untimed(
+    surroundings: Surroundings, count: int | None, clock: ClockName, without_timestamp: int = 0
+) -> None:
+    """Print how many records without a time were left out; `count` is None if it is unknown.
+
+    `without_timestamp` is the number that `--timestamps` has left out.
+    """
+    if without_timestamp:
+        surroundings.note(left_out_text(without_timestamp, ClockName.RECORD))
     if count is None:
         surroundings.note("brokers don't report how many records have no known append time")
     elif count:

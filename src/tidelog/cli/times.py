@@ -15,7 +15,7 @@ from tidelog.timespec import (
     parse_range,
     parse_sides,
 )
-from tidelog.types import NS_PER_MS
+from tidelog.types import INT64_MIN, NS_PER_MS, ClockName
 
 from_option: Final = click.option(
     "--from",
@@ -35,6 +35,13 @@ during_option: Final = click.option(
     " 'yesterday UTC'), or a range A..B ('2013-02-08 12:00..13:00 America/New_York',"
     " 2013-02-08Z..+7d)."
     " Default: no limit.",
+)
+
+timestamps_option: Final = click.option(
+    "--timestamps",
+    metavar="RANGE",
+    help="With a range and --clock append: only records whose timestamps are in this second range,"
+    " too ('..2013-02-08 12:00 America/New_York': created before noon). Default: no limit.",
 )
 
 
@@ -80,6 +87,44 @@ def read_bounds(
     else:
         first_ms, end_ms = parse_sides(start or "", end or "", now_ms=now_ms, zone=zone)
     return None if first_ms == OPEN_START else first_ms, None if end_ms == OPEN_END else end_ms
+
+
+def read_timestamps(
+    surroundings: Surroundings,
+    text: str | None,
+    zone: str | None,
+    clock: str,
+    bounds: tuple[int | None, int | None],
+) -> tuple[int, int] | None:
+    """Return the range [start, end) in ms of `--timestamps`, for a scan's `timestamps`.
+
+    None means that the option is not given.
+
+    Args:
+        surroundings: The command's clock.
+        text: The option's value.
+        zone: Value of `--zone`.
+        clock: Value of `--clock`.
+        bounds: Result of `read_bounds`.
+
+    Raises:
+        InvalidTime: The range can't be parsed, or is empty.
+        UsageProblem: There is no range of append times beside it.
+    """
+    if text is None:
+        return None
+    if clock != ClockName.APPEND:
+        raise UsageProblem(
+            f"--timestamps {text} is a second range beside a range of append times; add --clock"
+            " append, or use --during RANGE for timestamps alone"
+        )
+    if bounds == (None, None):
+        raise UsageProblem(
+            f"--timestamps {text} is a second range beside a range of append times; add --during"
+            " RANGE, or use --during with --clock record for timestamps alone"
+        )
+    first_ms, end_ms = parse_range(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
+    return INT64_MIN if first_ms == OPEN_START else first_ms, end_ms
 
 
 class _Range(TypedDict, total=False):

@@ -45,9 +45,16 @@ from tidelog.remote.time_lookup import (
 from tidelog.remote.topics import describe
 from tidelog.scan import Count, PartitionCount, RequestedRange, ScanPlan, ScanStats, Split
 from tidelog.scan.compacted import CompactedPart
-from tidelog.scan.plain_reads import Parts, PlainReads, is_over, latest, next_offsets
+from tidelog.scan.plain_reads import (
+    Parts,
+    PlainReads,
+    is_over,
+    latest,
+    next_offsets,
+    with_timestamps,
+)
 from tidelog.scan.source import RecordSource, timestamp_counts
-from tidelog.scan.split import ensure_times
+from tidelog.scan.split import ensure_times, is_in_range
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.scan.time_order import Timed
 from tidelog.storage.files import decode_topic_id
@@ -350,6 +357,7 @@ class ClusterRecords(RecordSource):
                 log_bytes=stats.log_bytes,
                 sidecar_bytes=0,
                 is_least=planned.has_skipped,
+                without_timestamp=stats.without_timestamp,
             )
         return Count(partitions=counts)
 
@@ -583,6 +591,11 @@ class _ClusterReads(PlainReads):
     def _matches(
         self, records: Iterable[Timed], requested_range: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
+        return with_timestamps(self._timed(records, requested_range, stats), requested_range, stats)
+
+    def _timed(
+        self, records: Iterable[Timed], requested_range: RequestedRange, stats: ScanStats
+    ) -> Iterator[Timed]:
         times = requested_range.times
         for record, append_ms in records:
             if times is None:
@@ -595,5 +608,5 @@ class _ClusterReads(PlainReads):
                     yield record, append_ms
             elif record.timestamp == NO_TIMESTAMP:
                 stats.without_time += 1
-            elif times[0] <= record.timestamp < times[1]:
+            elif is_in_range(record.timestamp, times):
                 yield record, append_ms

@@ -34,7 +34,7 @@ from tidelog.remote.partition_fetch import FetchedBatches, PartitionFetch
 from tidelog.scan import Piece, ScanStats, Split
 from tidelog.scan.batch_filters import AbortedBatches, aborted_spans, piece_filter
 from tidelog.scan.rows import RowMaker
-from tidelog.scan.split import AbortedSpan
+from tidelog.scan.split import AbortedSpan, is_in_range
 from tidelog.types import INT64_MAX, ArrowStream, ClockName, TimestampType
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def consumed(
     maker = RowMaker(split, columns)
     reading = _Reading(split, settings)
     for messages in reading.messages():
-        messages_in_time = _in_time(messages, split, stats)
+        messages_in_time = _with_timestamp(_in_time(messages, split, stats), split, stats)
         if messages_in_time:
             yield maker.rows(_batch(messages_in_time, maker.decoded))
 
@@ -326,7 +326,6 @@ def _in_time(messages: "Messages", split: Split, stats: ScanStats) -> "Messages"
     """
     if split.time_range is None:
         return messages
-    start_ms, end_ms = split.time_range
     is_append = split.clock is ClockName.APPEND
     messages_in_time = []
     for message in messages:
@@ -335,9 +334,22 @@ def _in_time(messages: "Messages", split: Split, stats: ScanStats) -> "Messages"
             time_ms = None
         if time_ms is None:
             stats.without_time += 1
-        elif start_ms <= time_ms and (time_ms < end_ms or end_ms == INT64_MAX):
+        elif is_in_range(time_ms, split.time_range):
             messages_in_time.append(message)
     return messages_in_time
+
+
+def _with_timestamp(messages: "Messages", split: Split, stats: ScanStats) -> "Messages":
+    """Return the messages whose timestamp is in `Split.timestamps`, if this range is set."""
+    if split.timestamps is None:
+        return messages
+    times = [_timestamp(message) for message in messages]
+    stats.without_timestamp += times.count(None)
+    return [
+        message
+        for message, time_ms in zip(messages, times, strict=True)
+        if time_ms is not None and is_in_range(time_ms, split.timestamps)
+    ]
 
 
 _APPEND_TIME: Final = "appendTimestamp"
@@ -422,7 +434,7 @@ def _decoded(
             Selection(
                 part.offset,
                 split.end_offset,
-                split.time_range if split.clock is ClockName.RECORD else None,
+                split.timestamp_range,
                 drop_batch=drop,
                 between=part.between,
             ),
@@ -438,7 +450,7 @@ def _decoded(
         raise CorruptBatch(reason, at=0, offset=part.offset).located(fetch.path, 0)
     stats.batches += decoded.batches
     stats.batches_opened += decoded.batches_opened
-    stats.without_time += decoded.without_time
+    stats.add_without_timestamp(decoded.without_time, split.clock)
     if unstamped is not None:
         stats.without_time += unstamped.without_time
 

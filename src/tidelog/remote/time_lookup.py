@@ -467,6 +467,7 @@ def plan_remote(
             append times are unknown.
         ClusterFailure: A broker can't be reached, or refuses.
     """
+    requested.ensure_two_clocks(clock)
     times = requested.times
     if times is not None and times[0] > times[1]:
         raise InvalidRequest(f"empty time range: end {times[1]} ms is before start {times[0]} ms")
@@ -493,6 +494,7 @@ def plan_remote(
             # append times, because readers must leave out records between these offsets that have
             # no known append time.
             time_range=times if clock is ClockName.RECORD else stored_times.get(name),
+            timestamps=requested.timestamps,
             isolation=isolation,
         )
         for name in names

@@ -94,13 +94,14 @@ class Bounds:
     """Result of `resolve`: offsets inside the log, and the times by which records are filtered.
 
     Offsets are [start, end). The time range is [a, b) in ms, None for all records. `lost` has the
-    offsets that were requested but are not in the log.
+    offsets that were requested but are not in the log. For `timestamps` see `RequestedRange`.
     """
 
     start: int
     end: int
     time_range: tuple[int, int] | None
     lost: tuple[LostOffsets, ...] = ()
+    timestamps: tuple[int, int] | None = None
 
 
 def resolve(
@@ -146,7 +147,7 @@ def resolve(
     if requested_range.limit_offset is not None:
         end = min(end, requested_range.limit_offset)
     time_range = overlap(time_range, requested_range.filter_ms)
-    return Bounds(start, max(start, end), time_range, tuple(lost))
+    return Bounds(start, max(start, end), time_range, tuple(lost), requested_range.timestamps)
 
 
 def append_time_notes(

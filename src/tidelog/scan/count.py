@@ -41,6 +41,9 @@ class PartitionCount:
         from_zone_maps: How many of `records` were counted from zone maps, without reading the log.
         log_bytes: Bytes read from log files.
         sidecar_bytes: Bytes read from zone maps and append time files.
+        without_timestamp: Number of records that were not counted because they have no timestamp,
+            although their append time is in the range; at least this many. 0 without
+            `RequestedRange.timestamps`.
     """
 
     records: int
@@ -49,6 +52,7 @@ class PartitionCount:
     log_bytes: int
     sidecar_bytes: int
     is_least: bool = False
+    without_timestamp: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -93,6 +97,11 @@ class Count:
     def without_time(self) -> int:
         """Known number of data records that have no time on the clock; see `PartitionCount`."""
         return sum(one.without_time or 0 for one in self.partitions.values())
+
+    @property
+    def without_timestamp(self) -> int:
+        """Number of records that were left out without a timestamp; see `PartitionCount`."""
+        return sum(one.without_timestamp for one in self.partitions.values())
 
     @property
     def is_least(self) -> bool:
@@ -180,6 +189,7 @@ def _count(
         log_bytes=stats.log_bytes,
         sidecar_bytes=planned.sidecar_bytes + stats.sidecar_bytes,
         is_least=planned.has_skipped,
+        without_timestamp=stats.without_timestamp,
     )
 
 

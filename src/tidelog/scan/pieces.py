@@ -232,6 +232,7 @@ class PieceFinder:
         question = ZoneQuestion(
             Question(self.clock, *(times or (INT64_MIN, INT64_MAX)), start, end),
             has_times=times is not None,
+            timestamps=self.bounds.timestamps,
             is_committed=self.isolation is IsolationLevel.READ_COMMITTED,
             counts=self.counts,
         )

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from tidelog.errors import OffsetsGone
 from tidelog.record.record import Record, stamp_of
-from tidelog.scan.split import RequestedRange, ScanStats, Split
+from tidelog.scan.split import RequestedRange, ScanStats, Split, is_in_range
 from tidelog.scan.time_order import Timed
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import append_span
@@ -241,7 +241,8 @@ def select(
         for first, last in _ranges(log, segment, offsets, times, clock):
             part = slice_segment(segment, first, last)
             if part is not None:
-                yield from _matches(log, part, aborted, times, clock, stats)
+                matches = _matches(log, part, aborted, times, clock, stats)
+                yield from with_timestamps(matches, requested_range, stats)
         _ensure_none_lost(log, segment, offsets, times if clock is ClockName.APPEND else None)
 
 
@@ -308,8 +309,23 @@ def _matches(
             yield record, append_ms
         elif ms is None or ms == NO_TIMESTAMP:
             stats.without_time += 1
-        elif times[0] <= ms < times[1]:
+        elif is_in_range(ms, times):
             yield record, append_ms
+
+
+def with_timestamps(
+    records: Iterable[Timed], requested_range: RequestedRange, stats: ScanStats
+) -> Iterator[Timed]:
+    """Yield the records whose timestamp is in `RequestedRange.timestamps`, if this range is set."""
+    timestamps = requested_range.timestamps
+    for timed in records:
+        ms = timed[0].timestamp
+        if timestamps is None:
+            yield timed
+        elif ms == NO_TIMESTAMP:
+            stats.without_timestamp += 1
+        elif is_in_range(ms, timestamps):
+            yield timed
 
 
 def _timed_records(

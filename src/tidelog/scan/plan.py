@@ -169,6 +169,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     _check_sizes(0, min_split_bytes=min_split_bytes)
     question = _question(clock, times, isolation, needs_match=needs_match)
     everywhere, single = requested_range or RequestedRange(), per_partition or {}
+    everywhere.ensure_two_clocks(question.clock)
     with_times = columns is None or APPEND_TIME_COLUMN in columns
     how = _How(with_times, zone_cache=zone_cache, max_offsets=max_offsets, strict=strict)
 
@@ -212,6 +213,7 @@ def plan_count(  # noqa: PLR0913 - one argument for each way to choose
     env: Env | None,
 ) -> dict[TopicPartition, ScanPlan]:
     """Return each partition's plan for counting, with counts from zone maps; see `plan`."""
+    requested_range.ensure_two_clocks(clock)
     question = Question(clock=clock, isolation=isolation)
     how = _How(zone_cache=zone_cache, counts=True)
 
@@ -243,9 +245,8 @@ def replan(
             reason = "the topic was deleted and recreated"
             lost_offsets = LostOffsets(split.topic, split.partition, start, end, reason)
             return dataclasses.replace(split, start_offset=start, pieces=()), (lost_offsets,)
-        draft = planner.draft(
-            name, RequestedRange(start_offset=start, end_offset=end), split.time_range
-        )
+        requested = RequestedRange(start_offset=start, end_offset=end, timestamps=split.timestamps)
+        draft = planner.draft(name, requested, split.time_range)
         return planner.whole(draft), draft.bounds.lost
 
     return with_directory(split.directory, env, draft_again)
@@ -504,6 +505,7 @@ class _Planner:
             pieces=pieces,
             clock=self._question.clock,
             time_range=draft.bounds.time_range,
+            timestamps=draft.bounds.timestamps,
             isolation=self._question.isolation,
             aborted=tuple(touching),
         )

@@ -393,7 +393,7 @@ class _SplitReader:
         return Selection(
             offset_start=max(piece.start_offset, self._next_offset),
             offset_end=piece.end_offset,
-            record_time=self._by_time,
+            record_time=self.split.timestamp_range,
             opens_all=piece.opens_all,
             drop_batch=drop,
             opens_from=max(piece.start_offset, self._first_unread),
@@ -430,17 +430,11 @@ class _SplitReader:
         """Offset to read next. A damaged batch is opened again even if part of it was returned."""
         return min(self._next_offset, self._looks_again_at)
 
-    @property
-    def _by_time(self) -> tuple[int, int] | None:
-        """Time range for the decoder, which filters only on the record clock."""
-        split = self.split
-        return split.time_range if split.clock is ClockName.RECORD else None
-
     def _count(self, decoded: DecodeStats) -> None:
         self.stats.log_bytes += decoded.end_at
         self.stats.batches += decoded.batches
         self.stats.batches_opened += decoded.batches_opened
-        self.stats.without_time += decoded.without_time
+        self.stats.add_without_timestamp(decoded.without_time, self.split.clock)
 
     def _replan(self, split: Split) -> Split:
         """Plan the rest of the split again with the current files, and report lost offsets."""

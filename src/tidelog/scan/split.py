@@ -14,7 +14,7 @@ from dataclasses import field
 from typing import Self
 
 from tidelog.amounts import offsets_text, plural, verb
-from tidelog.errors import LostOffsets, MissingTimestamps
+from tidelog.errors import InvalidRequest, LostOffsets, MissingTimestamps
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, TopicPartition
 
@@ -36,6 +36,9 @@ class RequestedRange:
             end is not reported as a loss, but an `end_offset` after the log end is.
         filter_ms: Times [a, b) in ms. Records whose time is outside are left out, whichever
             `TimeMode` applies to `start_ms` and `end_ms`.
+        timestamps: Leaves out records whose timestamp is not in [a, b), and records without a
+            timestamp. Only for times on the append clock, see `ensure_two_clocks`. INT64_MIN and
+            INT64_MAX stand for an open side.
     """
 
     start_offset: int | None = None
@@ -45,6 +48,7 @@ class RequestedRange:
     least_offset: int | None = None
     limit_offset: int | None = None
     filter_ms: tuple[int, int] | None = None
+    timestamps: tuple[int, int] | None = None
 
     @property
     def times(self) -> tuple[int, int] | None:
@@ -64,6 +68,16 @@ class RequestedRange:
         own_fields = dataclasses.asdict(self)
         set_fields = {name: value for name, value in own_fields.items() if value is not None}
         return dataclasses.replace(other, **set_fields)
+
+    def ensure_two_clocks(self, clock: ClockName) -> None:
+        """Raise InvalidRequest if `timestamps` is set, but there is no range of append times."""
+        if self.timestamps is None:
+            return
+        if clock is not ClockName.APPEND or self.times is None:
+            raise InvalidRequest(
+                "timestamps is a second range beside a range of append times; give start, end or"
+                " during with clock='append', or use clock='record' for timestamps alone"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +161,7 @@ class Split:
         pieces: Parts of the log files that had these offsets at planning time, in order.
         clock: Clock of `time_range`.
         time_range: Times in ms, [start, end); None for all.
+        timestamps: See `RequestedRange`.
         isolation: Isolation of the reader.
         aborted: Aborted transactions that overlap the split.
         compacted_max: For a split of a table: limit that compaction must not have passed when the
@@ -163,6 +178,7 @@ class Split:
     pieces: tuple[Piece, ...] = ()
     clock: ClockName = ClockName.RECORD
     time_range: tuple[int, int] | None = None
+    timestamps: tuple[int, int] | None = None
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     aborted: tuple[AbortedSpan, ...] = ()
     compacted_max: int = INT64_MAX
@@ -171,6 +187,11 @@ class Split:
     def topic_partition(self) -> TopicPartition:
         """Topic and partition."""
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def timestamp_range(self) -> tuple[int, int] | None:
+        """Range of timestamps [start, end) in ms by which records are filtered; None for all."""
+        return self.time_range if self.clock is ClockName.RECORD else self.timestamps
 
     @property
     def size_bytes(self) -> int:
@@ -209,13 +230,13 @@ def encode_split(split: Split) -> str:
 def decode_split(text: str) -> Split:
     """Return the split from the JSON of `encode_split`."""
     fields = json.loads(text)
-    times = fields["time_range"]
+    ranges = {name: fields[name] for name in ("time_range", "timestamps")}
+    fields |= {name: None if one is None else (one[0], one[1]) for name, one in ranges.items()}
     fields |= {
         "pieces": tuple(Piece(**piece) for piece in fields["pieces"]),
         "aborted": tuple(AbortedSpan(**span) for span in fields["aborted"]),
         "clock": ClockName(fields["clock"]),
         "isolation": IsolationLevel(fields["isolation"]),
-        "time_range": None if times is None else (times[0], times[1]),
     }
     return Split(**fields)
 
@@ -235,6 +256,9 @@ class ScanStats:
             complete for finished segments with a zone map. In other segments, batches that can't
             match are skipped, and their records without a time are not counted, unless the plan is
             `strict`.
+        without_timestamp: Records that a range of timestamps beside a range of append times has
+            left out because they have no timestamp. Batches that can't match are skipped, and
+            their records are not counted.
         counted: Records in the range that were counted from zone maps, without reading the log.
         sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has the bytes
             read for the plan.
@@ -249,6 +273,7 @@ class ScanStats:
     batches: int = 0
     batches_opened: int = 0
     without_time: int = 0
+    without_timestamp: int = 0
     counted: int = 0
     sidecar_bytes: int = 0
     splits: int = 0
@@ -262,11 +287,19 @@ class ScanStats:
         self.batches += other.batches
         self.batches_opened += other.batches_opened
         self.without_time += other.without_time
+        self.without_timestamp += other.without_timestamp
         self.counted += other.counted
         self.sidecar_bytes += other.sidecar_bytes
         self.splits += other.splits
         self.replanned += other.replanned
         self.lost += other.lost
+
+    def add_without_timestamp(self, count: int, clock: ClockName) -> None:
+        """Add a number of records that have no timestamp, read for a range on a clock."""
+        if clock is ClockName.RECORD:
+            self.without_time += count
+        else:
+            self.without_timestamp += count
 
     @classmethod
     def total(cls, parts: Iterable[Self]) -> Self:
@@ -275,6 +308,12 @@ class ScanStats:
         for part in parts:
             whole.add(part)
         return whole
+
+
+def is_in_range(time_ms: int, time_range: tuple[int, int]) -> bool:
+    """Whether a time is in [a, b) in ms; b = INT64_MAX means no end."""
+    start_ms, end_ms = time_range
+    return start_ms <= time_ms and (time_ms < end_ms or end_ms == INT64_MAX)
 
 
 def ensure_times(

@@ -66,12 +66,15 @@ class ZoneQuestion:
         limits: Clock, times and offsets of the requested range. If `has_times` is false, every data
             record at these offsets is in the range.
         has_times: Whether the times of `limits` apply.
+        timestamps: Range of timestamps [a, b) in ms, beside times on the append clock; None for
+            all.
         is_committed: Whether records of aborted transactions are left out.
         counts: Whether records are only counted, not read.
     """
 
     limits: Question
     has_times: bool = True
+    timestamps: tuple[int, int] | None = None
     is_committed: bool = False
     counts: bool = False
 
@@ -99,9 +102,10 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
     The result is a single function over plain numbers, because it runs for each zone of a plan.
     """
     clock, start_ms, end_ms, first_offset, end_offset = question.limits
-    if end_ms == INT64_MAX:
-        end_ms += 1  # no end, so the largest possible time is included
+    start_ms, end_ms = _with_last_time(start_ms, end_ms)
     has_times, counts, is_committed = question.has_times, question.counts, question.is_committed
+    has_timestamps = question.timestamps is not None
+    first_ms, last_ms = _with_last_time(*(question.timestamps or (0, 0)))
     on_record = clock is ClockName.RECORD
     counted, read, whole = Verdict.COUNTED, Verdict.READ, Verdict.WHOLE
 
@@ -116,12 +120,17 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
         else:
             timed, low, high = part.stamped_records, part.min_append_ms, part.max_append_ms
         is_match = timed and low < end_ms and high >= start_ms
+        is_filtered = False
+        if has_timestamps and is_match:
+            early, late = part.min_record_ms, part.max_record_ms
+            is_match = part.timed_records and early < last_ms and late >= first_ms
+            is_filtered = early < first_ms or late >= last_ms or part.timed_records < records
         if not is_match and timed == records:
             return _NOTHING
         # A zone's counts apply only to the whole zone, and include aborted records.
         is_cut = first < first_offset or last >= end_offset
         if is_match:
-            is_cut = is_cut or low < start_ms or high >= end_ms
+            is_cut = is_cut or low < start_ms or high >= end_ms or is_filtered
             if not counts:
                 return (read if is_cut else whole), records - timed, 0
         if is_cut or (is_committed and part.is_transactional):
@@ -129,6 +138,11 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
         return counted, records - timed, (timed if is_match else 0)
 
     return judge
+
+
+def _with_last_time(start_ms: int, end_ms: int) -> tuple[int, int]:
+    """Return the range; the end INT64_MAX means no end, so it includes the largest time."""
+    return start_ms, end_ms + (end_ms == INT64_MAX)
 
 
 def find_ranges(

@@ -1,6 +1,6 @@
 """Parts of a segment that are read for a time range, and parts that the zone map counts."""
 
-from tests.unit.storage.test_zone_map import BASE, RECORD, encode, zone
+from tests.unit.storage.test_zone_map import APPEND, BASE, RECORD, encode, zone
 
 from tidelog.scan.zone_pruning import ZoneQuestion, ZoneRange, find_ranges
 from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
@@ -49,3 +49,19 @@ def test_zones_with_transactions_are_read_to_count_committed_records() -> None:
     read = [part for part in found if part.end_position > part.start_position]
     assert [(part.start_position, part.end_position) for part in read] == [(300, 400)]
     assert sum(part.records for part in found) == 70
+
+
+def test_a_second_range_of_timestamps_leaves_out_zones_and_reads_cut_zones() -> None:
+    zones = [zone(number, low=number * 10, high=number * 10 + 9) for number in range(5)]
+
+    def parts(low: int, high: int) -> list[tuple[int, int, int]]:
+        wanted = Question(APPEND, 0, INT64_MAX, 0, INT64_MAX)
+        asked = ZoneQuestion(wanted, timestamps=(low, high), counts=True)
+        found = find_ranges(ZoneMap.decode(encode(zones)), asked, gap_bytes=0)
+        return [(part.start_position, part.end_position, part.records) for part in found]
+
+    assert parts(10, 30) == [(100, 100, 20)]
+    assert parts(15, 30) == [(100, 200, 0), (200, 200, 10)]
+    assert parts(10, 29) == [(100, 100, 10), (200, 300, 0)]
+    assert parts(50, 60) == []
+    assert parts(0, INT64_MAX) == [(0, 0, 50)]
