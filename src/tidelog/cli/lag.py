@@ -116,12 +116,14 @@ def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
 
     Without GROUP, compares all groups; the one furthest behind comes first. RECORDS LEFT is the
     number of unread records; <= marks an upper bound. BEHIND is the age of the oldest unread
-    record: now minus the record's time on CLOCK. Without unread records, BEHIND is 0s and CLOCK is
-    empty. Three columns have values from the second sample on: OFFSETS/S, the offsets per second
-    that the group reads; ARRIVALS/S, the offsets per second that producers append; and CATCH UP,
-    the time until the group reaches the end at these speeds. --show partitions adds the offsets,
-    the clock, and the member of each partition. The commit state is ok if the group can continue
-    from its committed offsets, however far it is behind.
+    record, which is in the partition WORST: now minus the record's time on CLOCK. Without unread
+    records, BEHIND is 0s and CLOCK is empty. A partition without a committed offset is not counted
+    as unread: whether its records are unread depends on the consumers' auto.offset.reset. Three
+    columns have values from the second sample on: OFFSETS/S, the offsets per second that the group
+    reads; ARRIVALS/S, the offsets per second that producers append; and CATCH UP, the time until
+    the group reaches the end at these speeds. --show partitions adds the offsets, the clock, and
+    the member of each partition. The commit state is ok if the group can continue from its
+    committed offsets, however far it is behind.
 
     Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample. Without
     GROUP, a group on which the user has no rights is "not authorized", and the exit code is 1.
@@ -390,6 +392,7 @@ _FIELDS: Final = output.columns(
 _TOPICS: Final = output.columns(
     "topic",
     output.count("partitions", "partitions_behind", "records_left"),
+    output.titled(worst=output.columns("worst_partition")),
     output.duration("behind_ms"),
     output.minor(output.count("offsets/s"), output.duration("catch_up_s")),
     output.titled(commit_state=output.wrapped("state")),
@@ -448,6 +451,7 @@ def _sum_row(name: str, lags: "Iterable[PartitionLag]", kind: Format) -> list[Ce
         one.partitions,
         len(one.behind),
         output.count_text(left) if kind is Format.TABLE else one.records,
+        one.worst_partition,
         one.behind_ms,
         one.offsets_per_s,
         None if one.catch_up_s is None else _catch_up(one.catch_up_s),
@@ -457,20 +461,21 @@ def _sum_row(name: str, lags: "Iterable[PartitionLag]", kind: Format) -> list[Ce
 
 def _table_row(lag: "PartitionLag") -> list[Cell]:
     observation = lag.seen
+    unread = observation.unread
+    clock = None if unread is None or unread.clock is None else unread.clock.value
+    catch_up = None if lag.catch_up_s is None else _catch_up(lag.catch_up_s)
+    left: list[Cell] = [lag.offset_lag, output.count_text(observation.left), lag.behind_ms, clock]
+    rates: list[Cell] = [lag.offsets_per_s, lag.arrivals_per_s, catch_up]
+    if observation.committed is None:
+        # Whether the records are unread is unknown, so they are not counted, as in the sentence.
+        left, rates = [None] * len(left), [None, lag.arrivals_per_s, None]
     return [
         observation.partition.topic,
         observation.partition.partition,
         observation.committed,
         observation.end,
-        lag.offset_lag,
-        output.count_text(observation.left),
-        lag.behind_ms,
-        None
-        if observation.unread is None or observation.unread.clock is None
-        else observation.unread.clock.value,
-        lag.offsets_per_s,
-        lag.arrivals_per_s,
-        None if lag.catch_up_s is None else _catch_up(lag.catch_up_s),
+        *left,
+        *rates,
         observation.member,
         f"{output.plural(lag.lost, 'record')} lost" if lag.lost else lag.state.value,
     ]

@@ -460,7 +460,9 @@ def over_limits(
     Args:
         lags: Lag of all partitions.
         max_lag: Maximum number of unread records. If this number is known only as an upper bound,
-            the upper bound is compared with the maximum.
+            the upper bound is compared with the maximum. A partition without a committed offset
+            violates the limits as if the group had read nothing, because a group may start at the
+            log start.
         max_ms: Maximum age in ms of the first unread record. A record without a time violates the
             limit, because its age is unknown.
 
@@ -476,11 +478,12 @@ def over_limits(
                 f"{name}: the committed offset {lag.seen.committed} is above the log end offset"
                 f" {lag.seen.last_end}: the log was truncated or recreated; the lag is unknown"
             )
+        is_new = lag.state is State.NO_COMMIT
         if max_lag is not None and remaining.records > max_lag:
             at_most = "" if remaining.is_exact else "at most "
-            lines.append(
-                f"{name}: {at_most}{plural(remaining.records, 'record')} left, limit {max_lag:,}"
-            )
+            records = f"{at_most}{plural(remaining.records, 'record')}"
+            left = f"no committed offset, {records} in the log" if is_new else f"{records} left"
+            lines.append(f"{name}: {left}, limit {max_lag:,}")
         if max_ms is not None and lag.behind_ms is None:
             lines.append(
                 f"{name}: the lag in seconds is unknown, because the first unread record has no"
@@ -489,7 +492,8 @@ def over_limits(
         elif max_ms is not None and lag.behind_ms is not None and lag.behind_ms > max_ms:
             age = duration_text(lag.behind_ms / 1000, rounded=ceil)
             limit = duration_text(max_ms / 1000)
-            lines.append(f"{name}: {age} behind, limit {limit}")
+            behind = f"no committed offset, first record {age} old" if is_new else f"{age} behind"
+            lines.append(f"{name}: {behind}, limit {limit}")
     return lines
 
 

@@ -2,19 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import isinf
+from math import inf, isinf
 from typing import Final
 
 from tidelog.amounts import duration_text, plural, verb
 from tidelog.lazy_dataclass import dataclass
-from tidelog.remote.group_lag import PartitionLag, State
+from tidelog.remote.group_lag import AgeClock, PartitionLag, State
 from tidelog.timespec import time_text
 from tidelog.types import HOUR_MS, TopicPartition
 
 # Ends of sentences for the states other than `OK`: the first text follows the name of one
 # partition, the second text follows several names.
 _BAD: Mapping[State, tuple[str, str]] = {
-    State.NO_COMMIT: ("has no commit", "have no commit"),
+    State.NO_COMMIT: ("has no committed offset", "have no committed offset"),
     State.LOST: ("has lost records", "have lost records"),
     State.BEYOND_END: ("is committed beyond the end", "are committed beyond the end"),
 }
@@ -24,9 +24,14 @@ _BAD: Mapping[State, tuple[str, str]] = {
 class LagSum:
     """Lag of a group in several partitions.
 
+    A partition without a committed offset counts only in `partitions` and `states`. Whether its
+    records are unread depends on the group's setting `auto.offset.reset`, which is unknown.
+
     Attributes:
         partitions: Number of partitions in the sum.
         behind: Partitions with unread records, sorted.
+        worst: The partition of `behind` with the oldest unread record; among equally old records,
+            the partition with the most unread records. None if no partition is behind.
         records: Number of unread records.
         is_exact: Whether the number of unread records is exact, not an upper bound.
         behind_ms: Age in ms of the oldest unread record; 0 if all records are read, None if no age
@@ -42,6 +47,7 @@ class LagSum:
 
     partitions: int
     behind: tuple[TopicPartition, ...]
+    worst: PartitionLag | None
     records: int
     is_exact: bool
     behind_ms: int | None
@@ -53,7 +59,12 @@ class LagSum:
     @property
     def unread(self) -> str:
         """Number of unread records as text, such as `at most 5 records` for an upper bound."""
-        return f"{'' if self.is_exact else 'at most '}{plural(self.records, 'record')}"
+        return _unread_text(self.records, is_exact=self.is_exact)
+
+    @property
+    def worst_partition(self) -> str | None:
+        """Name of the partition that is furthest behind; None if no partition is behind."""
+        return None if self.worst is None else str(self.worst.seen.partition)
 
     @property
     def state(self) -> str:
@@ -69,18 +80,24 @@ class LagSum:
         return f"{count:,} {state.value}" if self.partitions > 1 else state.value
 
 
+def _unread_text(records: int, *, is_exact: bool) -> str:
+    return f"{'' if is_exact else 'at most '}{plural(records, 'record')}"
+
+
 def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
     """Return the sum of the lag of several partitions."""
     every = list(lags)
-    behind = [lag for lag in every if lag.seen.left.records]
+    committed = [lag for lag in every if lag.state is not State.NO_COMMIT]
+    behind = [lag for lag in committed if lag.seen.left.records]
     ages = [lag.behind_ms for lag in behind if lag.behind_ms is not None]
-    rates = [lag.offsets_per_s for lag in every]
+    rates = [lag.offsets_per_s for lag in committed]
     known_rates = [rate for rate in rates if rate is not None]
-    times = [lag.catch_up_s for lag in every]
+    times = [lag.catch_up_s for lag in committed]
     states = [lag.state for lag in every]
     return LagSum(
         partitions=len(every),
         behind=tuple(sorted(lag.seen.partition for lag in behind)),
+        worst=max(behind, key=_how_far, default=None),
         records=sum(lag.seen.left.records for lag in behind),
         is_exact=all(lag.seen.left.is_exact for lag in behind),
         behind_ms=max(ages) if ages else None if behind else 0,
@@ -91,12 +108,25 @@ def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
     )
 
 
+def _how_far(lag: PartitionLag) -> tuple[float, int]:
+    """Return the age of a partition's oldest unread record, and its number of unread records."""
+    return -inf if lag.behind_ms is None else lag.behind_ms, lag.seen.left.records
+
+
 def _longest(times: Sequence[float | None]) -> float | None:
     known_times = [seconds for seconds in times if seconds is not None]
     if any(map(isinf, known_times)) or len(known_times) == len(times):
         return max(known_times, default=None)
     return None
 
+
+# Words for the clock of an age.
+_CLOCKS: Final[Mapping[AgeClock | None, str]] = {
+    AgeClock.APPEND: " (by append time)",
+    AgeClock.LOG_APPEND_TIME: " (by LogAppendTime)",
+    AgeClock.CREATE_TIME: " (by create time)",
+    None: "",
+}
 
 # From this age on, a sentence also gives the time of the oldest unread record.
 _DATED_AGE_MS: Final = 7 * 24 * HOUR_MS
@@ -105,20 +135,28 @@ _DATED_AGE_MS: Final = 7 * 24 * HOUR_MS
 def lag_verdict(group: str, lags: Iterable[PartitionLag], zone: str | None = None) -> str:
     """Return a sentence: how far a group is behind, and how many partitions are in a bad state.
 
-    If the group is behind on several partitions, the sentence names the partition with the oldest
-    unread record; among equally old records, the partition with the most unread records. If the
-    oldest unread record is a week old or older, the sentence also has its time, in `zone`.
+    The age is that of the oldest unread record, and the sentence names the clock of this age. If
+    the group is behind on several partitions, the sentence names the worst of them. If the oldest
+    unread record is a week old or older, the sentence also has its time, in `zone`.
     """
     every = list(lags)
     total = lag_sum(every)
     if not total.partitions:
         return f"group {group} has no partitions to report"
-    if not total.behind:
-        first = f"group {group} has read all of {plural(total.partitions, 'partition')}"
+    without = total.states.get(State.NO_COMMIT, 0)
+    if without == total.partitions:
+        return f"group {group} has no committed offset in {plural(without, 'partition')}"
+    if total.worst is None:
+        read = plural(total.partitions - without, "partition")
+        committed = " with a committed offset" if without else ""
+        first = f"group {group} has read all of {read}{committed}"
     else:
-        age = "" if total.behind_ms is None else f" and {duration_text(total.behind_ms / 1000)}"
+        unread, age = total.worst.seen.unread, ""
+        if total.behind_ms is not None:
+            clock = None if unread is None else unread.clock
+            age = f" and {duration_text(total.behind_ms / 1000)}{_CLOCKS[clock]}"
         first = f"group {group} is {total.unread}{age} behind on {_where(total)}"
-    parts = [first, *_worst_part(every, total), *_oldest_part(every, zone)]
+    parts = [first, *_worst_part(total), *_oldest_part(total, zone)]
     if total.catch_up_s is not None and total.behind:
         parts.append(
             "at the current rates it does not catch up"
@@ -128,27 +166,27 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag], zone: str | None = Non
     return "; ".join([*parts, *_state_parts(total.states)])
 
 
-def _worst_part(lags: Sequence[PartitionLag], total: LagSum) -> list[str]:
+def _worst_part(total: LagSum) -> list[str]:
     """Return words for the partition furthest behind; empty if fewer than two are behind."""
-    if len(total.behind) <= 1:
+    worst = total.worst
+    if worst is None or len(total.behind) <= 1:
         return []
-    sums = [lag_sum([lag]) for lag in lags if lag.seen.left.records]
-    worst = max(sums, key=lambda one: (one.behind_ms or 0, one.records))
+    left = worst.seen.left
+    unread = _unread_text(left.records, is_exact=left.is_exact)
     age = "" if worst.behind_ms is None else f", {duration_text(worst.behind_ms / 1000)}"
-    return [f"worst: {worst.behind[0]}, {worst.unread}{age}"]
+    return [f"worst: {worst.seen.partition}, {unread}{age}"]
 
 
-def _oldest_part(lags: Sequence[PartitionLag], zone: str | None) -> list[str]:
+def _oldest_part(total: LagSum, zone: str | None) -> list[str]:
     """Return words for the oldest unread record's time; empty if it is less than a week old."""
-    times = [
-        lag.seen.unread.time_ms
-        for lag in lags
-        if lag.seen.unread is not None and lag.seen.unread.time_ms is not None
-        if lag.behind_ms is not None and lag.behind_ms >= _DATED_AGE_MS
-    ]
-    if not times:
+    unread = None if total.worst is None else total.worst.seen.unread
+    time_ms = None if unread is None else unread.time_ms
+    if time_ms is None or total.behind_ms is None or total.behind_ms < _DATED_AGE_MS:
         return []
-    return [f"the oldest unread record is from {time_text(min(times), zone)} ({zone or 'UTC'})"]
+    time = f"{time_text(time_ms, zone)} ({zone or 'UTC'})"
+    if time_ms < 0:
+        time = f"before 1970 (timestamp {time_text(time_ms)})"
+    return [f"the oldest unread record is from {time}"]
 
 
 # Maximum numbers of partitions and of topics that a sentence names.
@@ -189,8 +227,11 @@ def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]], zone: str | None 
         return lag_verdict(group, groups[group], zone)
     behind = {group: one for group, one in sums.items() if one.behind}
     if not behind:
-        parts = _state_parts(_states_of(sums.values()))
-        return "; ".join([f"all {plural(len(sums), 'group')} have read everything", *parts])
+        states = _states_of(sums.values())
+        first = f"all {plural(len(sums), 'group')} have read everything"
+        if State.NO_COMMIT in states:
+            first = f"no unread records after the committed offsets of {plural(len(sums), 'group')}"
+        return "; ".join([first, *_state_parts(states)])
     furthest = max(behind, key=lambda group: (behind[group].behind_ms or 0, behind[group].records))
     are = verb(len(behind), "is", "are")
     first = (

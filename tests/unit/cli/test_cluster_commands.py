@@ -264,12 +264,12 @@ def test_the_output_has_the_result_first_and_then_a_line_per_topic(desk: Desk) -
     assert desk.lag(Format.TABLE, samples=2) is ExitCode.OK
     verdict, heading, *rest = desk.out.getvalue().splitlines()
     assert verdict == (
-        "group planes is at most 3 records and 35s behind on flights-0; at the"
+        "group planes is at most 3 records and 35s (by create time) behind on flights-0; at the"
         " current rates it does not catch up"
     )
     assert heading.split()[:2] == ["TOPIC", "PARTITIONS"]
     assert [line.split() for line in rest] == [
-        ["flights", "1", "1", "<=3", "35s", "0.0", "never", "ok"]
+        ["flights", "1", "1", "<=3", "flights-0", "35s", "0.0", "never", "ok"]
     ]
 
 
@@ -296,14 +296,15 @@ def test_without_a_group_all_are_compared(crowd: Desk) -> None:
     assert crowd.lag(Format.TABLE, group=None) is ExitCode.OK
     verdict, heading, *rest = crowd.out.getvalue().splitlines()
     assert verdict == (
-        "2 of 3 groups are behind, the furthest: group far is at most 5 records and 50s behind on"
-        " flights-0 and ships-0 (2 of 2 partitions); worst: ships-0, at most 1 record, 50s"
+        "2 of 3 groups are behind, the furthest: group far is at most 5 records and 50s (by"
+        " create time) behind on flights-0 and ships-0 (2 of 2 partitions); worst: ships-0, at most"
+        " 1 record, 50s"
     )
     assert heading.split()[:2] == ["GROUP", "PARTITIONS"]
-    assert [line.split()[:5] for line in rest] == [
-        ["far", "2", "2", "<=5", "50s"],
-        [GROUP, "1", "1", "<=3", "30s"],
-        ["done", "1", "0", "0", "0s"],
+    assert [line.split()[:6] for line in rest] == [
+        ["far", "2", "2", "<=5", "ships-0", "50s"],
+        [GROUP, "1", "1", "<=3", "flights-0", "30s"],
+        ["done", "1", "0", "0", "-", "0s"],
     ]
     assert crowd.err.getvalue().splitlines() == [
         "note: left out 1 group without committed offsets to compare (new)",

@@ -2,8 +2,17 @@
 
 from math import inf
 
-from tidelog.cli.lag import _table_row
-from tidelog.remote.group_lag import Observation, PartitionLag, State, Unread, lag_of
+from tidelog.cli.lag import _sum_row, _table_row
+from tidelog.cli.options import Format
+from tidelog.remote.group_lag import (
+    AgeClock,
+    Observation,
+    PartitionLag,
+    State,
+    Unread,
+    lag_of,
+    over_limits,
+)
 from tidelog.remote.lag_verdict import lag_sum, lag_verdict, lags_verdict
 from tidelog.remote.view import Count
 from tidelog.types import TopicPartition
@@ -20,17 +29,19 @@ def lag(
     start: int = 0,
     end: int | None = None,
     is_exact: bool = True,
+    clock: AgeClock | None = None,
+    now_ms: int = NOW,
 ) -> PartitionLag:
-    time_ms = None if age_ms is None else NOW - age_ms
+    time_ms = None if age_ms is None else now_ms - age_ms
     seen = Observation(
         partition=TopicPartition("t", partition),
-        now_ms=NOW,
+        now_ms=now_ms,
         monotonic_ms=0,
         committed=committed,
         start=start,
         end=(committed or 0) + left if end is None else end,
         left=Count(left, is_exact=is_exact),
-        unread=Unread(0, time_ms, None) if left else None,
+        unread=Unread(0, time_ms, clock) if left else None,
     )
     return lag_of(seen, seen)
 
@@ -104,9 +115,8 @@ def test_positions_that_are_wrong() -> None:
     ]
     assert [one.state for one in lags[1:]] == [State.NO_COMMIT, State.LOST, State.BEYOND_END]
     assert lag_verdict("g", lags) == (
-        "group g is 10 records and 1s behind on t-0 and t-1 (2 of 4 partitions); worst: t-0, 5"
-        " records, 1s; 2 partitions have no commit; 1 partition has lost records; 1 partition is"
-        " committed beyond the end"
+        "group g has read all of 2 partitions with a committed offset; 2 partitions have no"
+        " committed offset; 1 partition has lost records; 1 partition is committed beyond the end"
     )
     assert lag_sum(lags).state == "2 no commit, 4 records lost in 1 partition, 1 beyond the end"
 
@@ -152,4 +162,57 @@ def test_several_groups_hide_no_wrong_position() -> None:
     assert lags_verdict({"a": [lag(left=1, age_ms=1_000)], "b": lost}) == (
         "1 of 2 groups is behind, the furthest: group a is 1 record and 1s behind on t-0;"
         " of other groups 1 partition has lost records"
+    )
+
+
+def test_a_partition_without_a_commit_is_not_unread() -> None:
+    """A group may start at the log end there: its `auto.offset.reset` is unknown."""
+    new, read = lag(0, committed=None, left=50, age_ms=90_000), lag(1, left=3, age_ms=2_000)
+    sentence = "group g is 3 records and 2s behind on t-1 (1 of 2 partitions)"
+    assert lag_verdict("g", [new, read]) == f"{sentence}; 1 partition has no committed offset"
+    total = lag_sum([new, read])
+    assert (total.records, total.behind_ms, total.partitions) == (3, 2_000, 2)
+    assert total.catch_up_s == lag_sum([read]).catch_up_s
+    assert lag_verdict("g", [new]) == "group g has no committed offset in 1 partition"
+    assert lags_verdict({"a": [new], "b": [lag()]}) == (
+        "no unread records after the committed offsets of 2 groups; 1 partition has no committed"
+        " offset"
+    )
+    topic, partition, committed, end, *rest = _table_row(new)
+    assert (topic, partition, committed, end) == ("t", 0, None, 50)
+    assert rest[:5] == [None] * 5
+    assert rest[-1] == "no commit"
+
+
+def test_a_limit_counts_from_the_log_start_without_a_commit() -> None:
+    new = lag(0, committed=None, left=50, age_ms=90_000)
+    assert over_limits([new], max_lag=49, max_ms=60_000) == [
+        "t-0: no committed offset, 50 records in the log, limit 49",
+        "t-0: no committed offset, first record 1m30s old, limit 1m",
+    ]
+    assert over_limits([new], max_lag=50, max_ms=90_000) == []
+
+
+def test_the_tables_name_the_worst_partition_of_the_sentence() -> None:
+    lags = [lag(0, left=9, age_ms=1_000), lag(7, left=5, age_ms=90_000), lag(3)]
+    assert "; worst: t-7, 5 records, 1m30s" in lag_verdict("g", lags)
+    assert _sum_row("t", lags, Format.TABLE)[:6] == ["t", 3, 2, "14", "t-7", 90_000]
+    assert _sum_row("t", [lag()], Format.JSON)[:6] == ["t", 1, 0, 0, None, 0]
+
+
+def test_the_sentence_names_the_clock_of_the_age() -> None:
+    words = {
+        AgeClock.APPEND: "3s (by append time)",
+        AgeClock.LOG_APPEND_TIME: "3s (by LogAppendTime)",
+        AgeClock.CREATE_TIME: "3s (by create time)",
+    }
+    for clock, age in words.items():
+        old, new = lag(0, left=1, age_ms=3_000, clock=clock), lag(1, left=1, age_ms=1_000)
+        assert lag_verdict("g", [new, old]).startswith(f"group g is 2 records and {age} behind on")
+
+
+def test_a_time_before_1970_is_said_to_be_one() -> None:
+    old = lag(left=1, age_ms=NOW + 5)
+    assert lag_verdict("g", [old]).endswith(
+        "; the oldest unread record is from before 1970 (timestamp -5 ms)"
     )

@@ -65,6 +65,7 @@ GROUPS: Final = output.columns(
     "group",
     output.count("partitions", "partitions_behind", "records_left"),
     output.detail("records_left_is_exact"),
+    output.titled(worst=output.columns("worst_partition")),
     output.duration("behind_ms"),
     "state",
 )
@@ -203,7 +204,16 @@ def _group_rows(groups: "Sequence[GroupLag]") -> list[list[Cell]]:
 
     sums = [(group.group, lag_sum(group.partitions)) for group in groups]
     return [
-        [name, one.partitions, len(one.behind), one.records, one.is_exact, one.behind_ms, one.state]
+        [
+            name,
+            one.partitions,
+            len(one.behind),
+            one.records,
+            one.is_exact,
+            one.worst_partition,
+            one.behind_ms,
+            one.state,
+        ]
         for name, one in sums
     ]
 
