@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from tests.worlds.brokers.logins import SETTINGS
 from tests.worlds.brokers.running import broker_fixture
-from tests.worlds.command_line import NOW_ISO, Cli, at
+from tests.worlds.command_line import NOW, NOW_ISO, Cli, at
 
 import tidelog
 from tidelog.cli.app import run
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.config.broker import STANDARD_AUTHORIZER
+from tidelog.env import os_env
 from tidelog.remote.administration import accepts_passwords
 from tidelog.remote.view import Committed
 from tidelog.server.embedded import Broker
@@ -340,11 +341,17 @@ def check_unread(shell: Shell) -> None:
         rewind = f"rewind --group {group} --topic flights --to {to} --execute"
         assert shell.run(rewind)[0] == ExitCode.OK, shell.err
     (row,) = shell.rows("delete-records flights --before 1970-01-04Z")
-    assert shell.err.splitlines()[2] == (
-        "note: 6 of 7 consumer groups that committed offsets of flights would lose unread records:"
-        " late at most 2, new at most 2, old at most 2, slow at most 2, torpid at most 2, and 1"
-        " more"
-    )
+    assert shell.err.splitlines()[2:] == [
+        (
+            "note: records before 1970-01-04Z that follow a record of this time or later stay;"
+            " brokers don't report whether there are any"
+        ),
+        (
+            "note: 6 of 7 consumer groups that committed offsets of flights would lose unread"
+            " records: late at most 2, new at most 2, old at most 2, slow at most 2, torpid at most 2, and 1"
+            " more"
+        ),
+    ]
     unread = {group: max(4 - day, 0) for group, day in days.items()}
     assert row["unread_by_group"] == unread
     code, out = shell.run("delete-records flights:0 --offset 1")
@@ -376,7 +383,9 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
     assert whole.startswith(f"dry run: would delete {amount}, all records of flights; --yes")
     assert shell.rows("offsets flights --at earliest")[0]["offset"] == 0
     assert shell.rows(f"{before} --yes")[0]["new_start"] == 2
-    assert shell.err == "deleted 2 records of flights\n"
+    deleted = "the newest deleted record is of 1970-01-03 00:00:00 UTC (record clock)"
+    assert shell.err.splitlines()[:2] == ["deleted 2 records of flights", f"note: {deleted}"]
+    assert shell.err.count("\n") > 2 or not shell.knows_counts
     assert shell.rows("offsets flights --at earliest")[0]["offset"] == 2
     assert shell.rows(f"{before} --yes")[0]["offsets_deleted"] == 0
     assert shell.rows(before)[0]["offsets_deleted"] == 0
@@ -456,6 +465,42 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
         rewind = "rewind --group d --topic flights:1 --to latest --execute"
         assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
         check(f"1 of 4 {groups} would lose unread records: d at most 3")
+        # The deletion itself prints the same note, in the past tense.
+        note = f"note: 1 of 4 {groups} lost unread records: d at most 3"
+        assert own_shell.run(" ".join((*deletion, "--yes")))[0] == ExitCode.OK
+        assert own_shell.err.splitlines()[-1] == note
+    cli.append(*records(2))
+    assert cli.ok("delete-records", "flights:0", "--offset", "5", "--yes").err.splitlines()[-1] == (
+        f"note: 4 of 4 {groups} lost unread records: d at most 2, a at most 1, b at"
+        " most 1, c at most 1"
+    )
+
+
+def test_config_says_what_a_broker_would_now_delete(tmp_path: Path) -> None:
+    """A broker does not report segments, so the note has an upper bound in offsets."""
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--config", "retention.ms=-1", "--partitions", "2")
+    cli.append(at(NOW - 2 * DAY_MS), at(NOW - 2 * DAY_MS), at(NOW))
+    cli.append(at(NOW - 2 * DAY_MS), partition=1)
+    with tidelog.broker(str(cli.data), settings={"log.initial.task.delay.ms": "3600000"}) as own:
+        shell = Shell(own.bootstrap_servers)
+
+        def note_of(setting: str) -> str:
+            assert shell.run(f"config flights --set {setting}")[0] == ExitCode.OK, shell.err
+            return shell.err
+
+        age_ms = os_env().clock.now_ms() - NOW + DAY_MS
+        note = "note: retention would now delete at most {} by retention.ms\n"
+        assert note_of("tidelog.retention.clock=record") == ""
+        assert note_of(f"retention.ms={age_ms}") == note.format("3 offsets")
+        assert note_of("compression.type=zstd") == ""
+        assert note_of(f"retention.ms={age_ms + 10 * DAY_MS}") == ""
+        assert note_of("retention.bytes=1000000") == (
+            "note: retention would now delete an unknown number of records by retention.bytes\n"
+        )
+        both = "at most 4 offsets by retention.ms and an unknown number of records by"
+        assert both in note_of("retention.ms=1000")
+        assert note_of("cleanup.policy=compact") == ""
 
 
 def test_a_dry_run_counts_earlier_records_that_stay(tmp_path: Path) -> None:

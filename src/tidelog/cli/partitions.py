@@ -129,11 +129,11 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     this check fetches the records if the clock is the record clock. A later retention run deletes
     the files.
 
-    Without --yes, only shows how many records would be deleted, the newest of these records, and
-    the consumer groups that have not read all of them. JSON and CSV contain each group's unread
-    records by partition. In a directory, the number of records is exact. In a cluster, the number
-    is exact only with --before on the record clock and without --untimed, because only then are the
-    records fetched. Otherwise, the number of offsets is shown as an upper bound.
+    Shows how many records are deleted, the newest of these records, and the consumer groups that
+    have not read all of them. Without --yes, nothing is deleted. JSON and CSV contain each group's
+    unread records by partition. In a directory, the number of records is exact. In a cluster, the
+    number is exact only with --before on the record clock and without --untimed, because only then
+    are the records fetched. Otherwise, the number of offsets is shown as an upper bound.
     """
     topic, number = _checked_target(options)
     with open_topics(surroundings, options.place, writable=options.yes) as directory:
@@ -148,14 +148,13 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
         deleted = {name: (starts[name], to) for name, to in moved.items() if to > starts[name]}
         counts = _counts(directory, options.place, deleted, fetched)
         amount = _amount(deleted, counts)
-        notes: list[str] = []
-        unread: Unread | None = None
+        # The notes are made before the deletion, because they are about records that it removes.
+        notes, unread = _loss_notes(surroundings, directory, options, deleted)
         if options.yes:
             moved |= directory.delete_records({name: to for name, (_, to) in deleted.items()})
             verdict = f"deleted {amount} of {options.target}"
         else:
             verdict = _dry_run(directory, topic, deleted, amount)
-            notes, unread = _dry_run_notes(surroundings, directory, options, deleted)
     output.print_verdict(surroundings, verdict, options.kind)
     rows: list[list[Cell]] = [
         [
@@ -216,20 +215,21 @@ def _amount(deleted: Ranges, counts: Counts) -> str:
     return f"{plural(offsets, 'offset')} (at most {plural(offsets, 'record')})"
 
 
-def _dry_run_notes(
+def _loss_notes(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
     options: DeleteRecordsOptions,
     deleted: Ranges,
 ) -> tuple[list[str], Unread | None]:
-    """Return notes on the ranges [start, end) of offsets that `--yes` would delete.
+    """Return notes on the ranges [start, end) of offsets that `--yes` deletes.
 
-    Also return the records in these ranges that groups have not read; None if unknown.
+    With `--yes`, the notes are in the past tense, because they are printed after the deletion. Also
+    return the records in these ranges that groups have not read; None if unknown.
     """
     if not deleted:
         return [], {}
     stay = _earlier_records(surroundings, directory, options, deleted)
-    groups, unread = _groups_note(surroundings, directory, options.place, deleted)
+    groups, unread = _groups_note(surroundings, directory, options, deleted)
     return [_newest(directory, options, deleted), *([stay] if stay else []), groups], unread
 
 
@@ -255,6 +255,7 @@ def _newest(
     from tidelog.scan.time_order import TimeOrder
 
     names, level = [*deleted], IsolationLevel.READ_UNCOMMITTED
+    one = "deleted record" if options.yes else "record that would be deleted"
     try:
         with directory.source.plain_reads(names, options.clock, level) as reads:
             order = TimeOrder(
@@ -267,12 +268,12 @@ def _newest(
                 clock=options.clock,
             )
             newest = order.last(1)
-    except TidelogError as error:
-        return f"the time of the newest record that would be deleted is unknown: {error}"
+    except (TidelogError, OSError) as error:
+        return f"the time of the newest {one} is unknown: {error}"
     if not newest:
-        return f"no record that would be deleted has a {options.clock.known_time_name}"
+        return f"no {one} has a {options.clock.known_time_name}"
     time = zoned_text(newest[0].ms, options.zone)
-    return f"the newest record that would be deleted is of {time} ({options.clock} clock)"
+    return f"the newest {one} is of {time} ({options.clock} clock)"
 
 
 def _earlier_records(
@@ -285,13 +286,21 @@ def _earlier_records(
 
     Such records are kept because they follow a record with the given time or a later time.
 
-    The note is empty if there are no such records. It is also empty for a cluster, because finding
-    the records would require fetching them.
+    The note is empty if there are no such records. For a cluster, the note does not give their
+    number, because counting the records would require fetching all later records.
     """
     from tidelog.scan.split import RequestedRange
 
-    if options.before is None or options.clock is not ClockName.RECORD or options.place.access:
+    if options.before is None or options.clock is not ClockName.RECORD:
         return ""
+    if options.place.access is not None:
+        ends = directory.end_offsets([*deleted])
+        if all(end == ends[name] for name, (_, end) in deleted.items()):
+            return ""
+        return (
+            f"records before {options.before} that follow a record of this time or later stay;"
+            " brokers don't report whether there are any"
+        )
     end_ms = times.read_point(surroundings, options.before, options.zone)
     stay = 0
     try:
@@ -302,7 +311,7 @@ def _earlier_records(
                 clock=options.clock,
                 isolation=IsolationLevel.READ_UNCOMMITTED,
             ).records
-    except TidelogError as error:
+    except (TidelogError, OSError) as error:
         return f"the number of earlier records that stay is unknown: {error}"
     if not stay:
         return ""
@@ -318,7 +327,7 @@ _GROUPS_NAMED: Final = 5
 def _groups_note(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
-    place: Place,
+    options: DeleteRecordsOptions,
     deleted: Ranges,
 ) -> tuple[str, Unread | None]:
     """Return a note on whether consumer groups have read these ranges [start, end) of offsets.
@@ -328,7 +337,7 @@ def _groups_note(
     topic = next(iter(deleted)).topic
     names = set(directory.partitions(topic))
     try:
-        read = _next_offsets(surroundings, directory, place, names)
+        read = _next_offsets(surroundings, directory, options.place, names)
     except (TidelogError, OSError) as error:
         return f"not checked whether consumer groups have read these records: {error}", None
     if read is None:
@@ -346,15 +355,15 @@ def _groups_note(
         }
         for name, (start, end) in deleted.items()
     }
-    return _groups_text(topic, read, unread), unread
+    return _groups_text(topic, read, unread, lose="lost" if options.yes else "would lose"), unread
 
 
 def _groups_text(
-    topic: str, read: Mapping[str, Mapping[TopicPartition, int]], unread: Unread
+    topic: str, read: Mapping[str, Mapping[TopicPartition, int]], unread: Unread, *, lose: str
 ) -> str:
     """Return a sentence on whether groups have read the ranges.
 
-    `read` has the committed offsets of at least one group.
+    `read` has the committed offsets of at least one group; `lose` is the verb of losses.
 
     If a group has no commit in a partition, it counts as not having read the partition.
     """
@@ -364,14 +373,14 @@ def _groups_text(
     if len(read) == 1:
         group = f"consumer group {next(iter(read))}, the only one {committed},"
         if losses:
-            return f"{group} would lose at most {plural(-losses[0][0], 'unread record')}"
+            return f"{group} {lose} at most {plural(-losses[0][0], 'unread record')}"
         return f"{group} has read these records"
     if losses:
         texts = [f"{group} at most {-count:,}" for count, group in losses[:_GROUPS_NAMED]]
         unnamed = len(losses) - _GROUPS_NAMED
         more = f", and {unnamed} more" if unnamed > 0 else ""
         return (
-            f"{len(losses)} of {len(read)} consumer groups {committed} would lose unread records:"
+            f"{len(losses)} of {len(read)} consumer groups {committed} {lose} unread records:"
             f" {', '.join(texts)}{more}"
         )
     names = sorted(read)[:_GROUPS_NAMED]

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.remote.topics import RemoteTopic
     from tidelog.storage.directory.topic_registry import TopicInfo
-    from tidelog.storage.directory.topic_retention import DueSegment, Notes
+    from tidelog.storage.directory.topic_retention import Notes
     from tidelog.storage.log.log_reader import LogView
     from tidelog.storage.segment.segment import Segment
 
@@ -392,12 +392,11 @@ def config(  # noqa: PLR0913 - one parameter for each option
             before = _retention(info)
             _say_notes(surroundings, directory.alter_config(topic, changes))
             info = directory.topic(topic)
-            is_checked = place.access is None and _retention(info) != before
-            if is_checked and (due := _due(cast("Directory", directory), topic)):
-                surroundings.note(
-                    f"retention would now delete {segments_text(due)}"
-                    f" (`tidelog retain {topic}{place.words} --dry-run` shows them)"
-                )
+            if _retention(info) != before and (due := _due_text(surroundings, directory, info)):
+                shown = ""
+                if place.access is None:
+                    shown = f" (`tidelog retain {topic}{place.words} --dry-run` shows them)"
+                surroundings.note(f"retention would now delete {due}{shown}")
     rows = _setting_rows(info, kind, show_all=show_all)
     columns = output.columns(
         "setting", output.wrapped("value", least=_NUMBER_WIDTH), "source", "default"
@@ -443,12 +442,57 @@ def _retention(info: "TopicInfo | RemoteTopic") -> list[tuple[str | None, bool]]
     return [(info.settings.get(key), key in info.given) for key in keys]
 
 
-def _due(directory: "Directory", topic: str) -> "list[DueSegment]":
-    """Return the segments that retention would delete now; empty if damage prevents this."""
+def _due_text(
+    surroundings: Surroundings,
+    directory: "Directory | RemoteDirectory",
+    info: "TopicInfo | RemoteTopic",
+) -> str:
+    """Return what retention would delete of a topic now; empty for nothing, or if it is unknown.
+
+    Brokers don't report segments, so for a cluster the text has an upper bound: the number of
+    offsets before the first record that is new enough.
+    """
+    from tidelog.directory import Directory
+
     # the settings were already changed, so the command does not fail
     with suppress(TidelogError, OSError):
-        return directory.retain(topic, dry_run=True)
-    return []
+        if isinstance(directory, Directory):
+            due = directory.retain(info.name, dry_run=True)
+            return segments_text(due) if due else ""
+        if info.config is None or CLEANUP_DELETE not in info.config.cleanup_policy:
+            return ""
+        parts = []
+        if info.config.retention_ms >= 0:
+            cut_ms = surroundings.env.clock.now_ms() - info.config.retention_ms
+            offsets = _old_offsets(directory, info, info.config, cut_ms)
+            if offsets:
+                parts.append(f"at most {plural(offsets, 'offset')} by retention.ms")
+        if info.config.retention_bytes >= 0:
+            parts.append("an unknown number of records by retention.bytes")
+        return " and ".join(parts)
+    return ""
+
+
+def _old_offsets(
+    directory: "RemoteDirectory", info: "TopicInfo | RemoteTopic", config: TopicConfig, cut_ms: int
+) -> int:
+    """Return how many offsets a cluster's topic has before its first records of a time or later.
+
+    Raises TidelogError if the brokers don't know the times on the clock of retention.
+    """
+    key = "tidelog.retention.clock"
+    clock = config.tidelog_retention_clock if key in info.settings else RetentionClock.RECORD
+    clocks = [ClockName.RECORD, ClockName.APPEND]
+    if clock is not RetentionClock.RECORD_CAPPED:
+        clocks = [ClockName(clock)]
+    names = directory.partitions(info.name)
+    starts, ends = directory.beginning_offsets(names), directory.end_offsets(names)
+    old = dict(starts)
+    for one in clocks:
+        for name, match in directory.search_times(dict.fromkeys(names, cut_ms), one).items():
+            offset = ends[name] if match.hit is None else match.hit.offset
+            old[name] = max(old[name], offset)
+    return sum(old[name] - starts[name] for name in names)
 
 
 def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:
