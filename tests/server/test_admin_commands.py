@@ -348,8 +348,8 @@ def check_unread(shell: Shell) -> None:
         ),
         (
             "note: 6 of 7 consumer groups that committed offsets of flights would lose unread"
-            " records: late at most 2, new at most 2, old at most 2, slow at most 2, torpid at most 2, and 1"
-            " more"
+            " records: late at most 2, new at most 2, old at most 2, slow at most 2, torpid at"
+            " most 2, and 1 more"
         ),
     ]
     unread = {group: max(4 - day, 0) for group, day in days.items()}

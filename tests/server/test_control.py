@@ -23,7 +23,7 @@ from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
 from tidelog.control import channel
 from tidelog.control.channel import FrameReader, encode_frame
-from tidelog.control.client import find_holder
+from tidelog.control.client import ControlClient, find_holder
 from tidelog.control.verbs import read_tier_report, tier_arguments
 from tidelog.env import os_env
 from tidelog.errors import CorruptMessage, InvalidRequest, UnknownTopic
@@ -461,10 +461,38 @@ def test_commands_on_a_directory_that_a_broker_holds(broker: Broker, tmp_path: P
     assert len(out.splitlines()) == 2
 
 
-def test_retention_beside_a_broker_names_the_broker_whose_default_applies(broker: Broker) -> None:
+def test_retention_beside_a_broker_applies_its_default(broker: Broker) -> None:
     broker.call(lambda node: node.log_dir.create_topic(TOPIC))
     produce_texts(broker, ["a", "b"])
     address = broker.bootstrap_servers
+    default = f"retention.ms=604800000 (7d), the default of the broker at {address}"
+    for show in ("segments", "details"):
+        code, out, err = command("why", TOPIC, "--show", show, "--data", broker.data)
+        text = " ".join(out.split())
+        assert (code, err.count("note:"), "forever" in text) == (0, 0, False)
+        assert default in text
+    code, out, _ = command("why", TOPIC, "--data", broker.data, "-o", "json")
+    kept = json.loads(out.splitlines()[0])["kept"]
+    assert (code, kept["until_ms"] - kept["counted_ms"]) == (0, 604_800_000)
+    code, out, err = command("retain", TOPIC, "--dry-run", "--data", broker.data)
+    assert (code, "next: offsets 0..1" in out, "forever" in out) == (0, True, False)
+    assert " ".join(err.split()) == (
+        f"note: {TOPIC} has no retention.ms of its own; {default}, applies"
+    )
+
+
+def test_the_default_of_an_old_broker_is_unknown(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker of an earlier release reports its address, but not its default settings."""
+    broker.call(lambda node: node.log_dir.create_topic(TOPIC))
+    produce_texts(broker, ["a", "b"])
+    address = broker.bootstrap_servers
+    monkeypatch.setattr(ControlClient, "status", lambda _: {"broker": address})
+    _, out, _ = command("why", TOPIC, "--show", "segments", "--data", broker.data)
+    assert "broker's default" in out.splitlines()[-1]
+    _, out, _ = command("retain", TOPIC, "--dry-run", "--data", broker.data)
+    assert f"kept as long as the default of the broker at {address} says" in " ".join(out.split())
     step = f"`tidelog config {TOPIC} --all -b {address}` shows its retention.ms"
     code, out, err = command("why", TOPIC, "--data", broker.data)
     text = " ".join(out.split())

@@ -7,8 +7,8 @@ opening a place are imported only when a place is opened.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from shlex import quote
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -311,18 +311,38 @@ def here_or_by_holder(
 
 def broker_of(data: str) -> str | None:
     """Return HOST:PORT of the broker that has a directory open; None if no broker responds."""
+    address = _holder_status(data).get("broker")
+    return address if isinstance(address, str) else None
+
+
+def _holder_status(data: str) -> Mapping[str, object]:
+    """Return the status of the process that has a directory open; empty if none responds."""
     # imported only here, because it is needed only if the directory is locked
     from tidelog.control.client import find_holder
 
-    try:
+    with suppress(TidelogError):
         holder = find_holder(data, timeout_s=HOLDER_TIMEOUT_S)
-        if holder is None:
-            return None
-        with holder:
-            address = holder.status().get("broker")
-    except TidelogError:
+        if holder is not None:
+            with holder:
+                return holder.status()
+    return {}
+
+
+def assume_broker_defaults(directory: "Directory") -> str | None:
+    """Make a directory use the default settings of the broker that has it open.
+
+    Return HOST:PORT of this broker; None if no broker responds. The directory must be open for
+    reading. If the broker does not report its defaults, the directory is not changed.
+    """
+    status = _holder_status(str(directory.path))
+    address, defaults = status.get("broker"), status.get("topic_defaults")
+    if not isinstance(address, str):
         return None
-    return address if isinstance(address, str) else None
+    if isinstance(defaults, dict):
+        directory.log_dir.topic_admin.assume_defaults(
+            {f"{name}": f"{text}" for name, text in defaults.items()}
+        )
+    return address
 
 
 @contextmanager

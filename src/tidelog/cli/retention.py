@@ -29,7 +29,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import (
     Place,
-    broker_of,
+    assume_broker_defaults,
     note_absent,
     note_absent_partitions,
     open_directory,
@@ -44,6 +44,7 @@ from tidelog.config import (
     TopicConfig,
     amount_text,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec.zones import zone_of
 from tidelog.types import INTERNAL_TOPICS, TopicPartition
 
@@ -102,13 +103,16 @@ def why(
     which leaves holes in the offsets. For each segment, shows why it was rolled, the record and
     the rule that keep it, the rule that will delete it, and how long Kafka would keep it.
     """
-    from tidelog.storage.directory.topic_retention import applied_config, explain, why_verdict
+    from tidelog.storage.directory.topic_retention import applied_config, explain
 
     if kind is not Format.TABLE:
         refuse_typed(("show",), "applies only to tables; JSON and CSV have all facts")
     zone_of(zone)  # an unknown zone is an error even if no time is printed
     topic, number = parse_target(target)
     with open_directory(surroundings, data) as directory:
+        broker = None
+        if _lacks_age_limit(directory, topic):
+            broker = assume_broker_defaults(directory)
         config = applied_config(directory.log_dir, topic)
         is_age_known = directory.log_dir.knows_age_limit(topic)
         partitions = directory.log_dir.partitions(topic)
@@ -125,26 +129,10 @@ def why(
                 log = directory.log_dir.reader(topic, name.partition)
                 stories.append((name, explain(log, config)))
         own_config = directory.log_dir.topic(topic).config
-        is_by_age = CLEANUP_DELETE in config.cleanup_policy
-        broker = broker_of(str(directory.path)) if is_by_age and not is_age_known else None
     if kind is Format.TABLE:
         form = show or (WhyShow.DETAILS if len(stories) == 1 else WhyShow.SEGMENTS)
-        is_compacted = CLEANUP_COMPACT in config.cleanup_policy
-        verdict = why_verdict(
-            target,
-            stories,
-            zone,
-            is_age_known=is_age_known or CLEANUP_DELETE not in config.cleanup_policy,
-            is_compacted=is_compacted,
-        )
-        output.print_verdict(surroundings, verdict, kind)
-        _print_line(surroundings, _settings_line(own_config, zone, is_age_known=is_age_known))
-        forever = _forever(config, is_age_known=is_age_known, broker=broker)
-        if form is WhyShow.DETAILS:
-            _print_details(surroundings, stories, forever, zone, is_compacted=is_compacted)
-        else:
-            _print_segments(surroundings, stories, forever, zone, is_compacted=is_compacted)
-        _note_broker(surroundings, broker, topic)
+        limit = _AgeLimit(own_config, config, broker, is_age_known)
+        _print_stories(surroundings, target, stories, limit, form, zone)
     elif kind is Format.JSON:
         for name, story in stories:
             for segment in story.segments:
@@ -152,6 +140,55 @@ def why(
     else:
         rows = [_csv_row(name, segment) for name, story in stories for segment in story.segments]
         output.print_rows(surroundings, _CSV, rows, kind, zone=zone)
+
+
+@dataclass(frozen=True, slots=True)
+class _AgeLimit:
+    """Age limit of a topic's segments.
+
+    Attributes:
+        config: Settings of the topic, with defaults.
+        applied: Settings as retention applies them; see `applied_config`.
+        broker: HOST:PORT of the broker whose default may apply, because the topic has no
+            `retention.ms` of its own. None if the topic has one, or no broker has the directory
+            open.
+        is_known: Whether the age limit is known.
+    """
+
+    config: TopicConfig
+    applied: TopicConfig
+    broker: str | None
+    is_known: bool
+
+
+def _print_stories(
+    surroundings: Surroundings,
+    target: str,
+    stories: "Sequence[tuple[TopicPartition, PartitionStory]]",
+    limit: _AgeLimit,
+    form: WhyShow,
+    zone: str | None,
+) -> None:
+    """Print the sentence, the settings and the segments of `why`."""
+    from tidelog.storage.directory.topic_retention import why_verdict
+
+    policy, broker = limit.applied.cleanup_policy, limit.broker
+    is_compacted = CLEANUP_COMPACT in policy
+    is_settled = limit.is_known or CLEANUP_DELETE not in policy
+    verdict = why_verdict(target, stories, zone, is_age_known=is_settled, is_compacted=is_compacted)
+    output.print_verdict(surroundings, verdict, Format.TABLE)
+    line = _settings_line(limit.config, zone, is_age_known=limit.is_known, broker=broker)
+    _print_line(surroundings, line)
+    forever = _forever(limit.applied, is_age_known=limit.is_known, broker=broker)
+    if form is WhyShow.DETAILS:
+        _print_details(surroundings, stories, forever, zone, is_compacted=is_compacted)
+    else:
+        # An old broker does not report its defaults, so the time is unknown.
+        no_end = "forever" if broker is None or limit.is_known else "broker's default"
+        texts = (no_end, forever)
+        _print_segments(surroundings, stories, texts, zone, is_compacted=is_compacted)
+    if not limit.is_known:
+        _note_broker(surroundings, broker, target.partition(":")[0])
 
 
 def segment_object(
@@ -259,7 +296,15 @@ RETENTION_CLOCKS: Final = {
 }
 
 
-def _settings_line(config: TopicConfig, zone: str | None, *, is_age_known: bool) -> str:
+def _lacks_age_limit(directory: "Directory", topic: str) -> bool:
+    """Whether a topic's segments are deleted by age, but only a broker knows the age limit."""
+    policy = directory.log_dir.topic(topic).config.cleanup_policy
+    return CLEANUP_DELETE in policy and not directory.log_dir.knows_age_limit(topic)
+
+
+def _settings_line(
+    config: TopicConfig, zone: str | None, *, is_age_known: bool, broker: str | None
+) -> str:
     number = config.text("retention.ms")
     amount = amount_text("retention.ms", number)
     age = f"retention.ms={number}" + ("" if amount is None else f" ({amount})")
@@ -269,6 +314,8 @@ def _settings_line(config: TopicConfig, zone: str | None, *, is_age_known: bool)
         return f"settings: cleanup.policy={policy}, so {age} is not used{times}"
     if not is_age_known:
         age = f"retention.ms not set (only brokers apply the default, {amount or number})"
+    elif broker is not None:
+        age += f", the default of the broker at {broker}"
     return (
         f"settings: tidelog.retention.clock={clock} ({RETENTION_CLOCKS[clock]}), {age},"
         f" retention.bytes={config.retention_bytes}, cleanup.policy={policy}{times}"
@@ -398,17 +445,20 @@ def _topic_lines(stories: "Sequence[tuple[TopicPartition, PartitionStory]]") -> 
 def _print_segments(
     surroundings: Surroundings,
     stories: "Sequence[tuple[TopicPartition, PartitionStory]]",
-    forever: str,
+    forever: tuple[str, str],
     zone: str | None,
     *,
     is_compacted: bool,
 ) -> None:
-    """Print a line for each segment."""
+    """Print a line for each segment.
+
+    `forever` has the text of a cell for a segment that no known age limit deletes, and the reason.
+    """
     from tidelog.storage.directory.topic_retention import until_shown_ms
 
     segments = [(name, segment) for name, story in stories for segment in story.segments]
     if any(_is_kept_forever(segment) for _, segment in segments):
-        _print_line(surroundings, f"kept {forever}")
+        _print_line(surroundings, f"kept {forever[1]}")
     for line in _topic_lines(stories):
         _print_line(surroundings, line)
     has_removed = any(segment.removed != 0 for _, segment in segments)
@@ -433,7 +483,7 @@ def _print_segments(
         if _is_empty(segment):
             row.append(None)
         elif _is_kept_forever(segment):
-            row.append("forever")
+            row.append(forever[0])
         else:
             until_ms = segment.keeping.until_ms
             row.append(
@@ -727,17 +777,15 @@ def retain(  # noqa: PLR0913 - one argument for each option
             return
         names = sorted(directory.topics()) if topic is None else [topic]
         note_absent_partitions(surroundings, directory, map(directory.log_dir.topic, names))
+        unset = [name for name in names if _lacks_age_limit(directory, name)]
+        broker = assume_broker_defaults(directory) if dry_run and unset else None
         due: list[DueSegment] = []
         with count_progress(surroundings, "checking topics", len(names)) as show_progress:
             for done, name in enumerate(names):
                 show_progress(done)
                 due += directory.retain(name, dry_run=dry_run)
-        unknown = [
-            name
-            for name in names
-            if CLEANUP_DELETE in directory.log_dir.topic(name).config.cleanup_policy
-            and not directory.log_dir.knows_age_limit(name)
-        ]
+        known = [name for name in unset if directory.log_dir.knows_age_limit(name)]
+        default = directory.log_dir.topic(known[0]).config.text("retention.ms") if known else None
         dues = {one.partition.topic for one in due}
         kept = [
             name
@@ -749,16 +797,16 @@ def retain(  # noqa: PLR0913 - one argument for each option
         with count_progress(surroundings, "finding what expires next", len(kept)) as show_progress:
             for done, name in enumerate(kept):
                 show_progress(done)
-                outlooks.append(_outlook(directory, name, zone, is_due=name in dues))
+                is_due = name in dues
+                outlooks.append(_outlook(directory, name, zone, is_due=is_due, broker=broker))
     verb = "would be deleted" if dry_run else "deleted"
     output.print_verdict(surroundings, f"{segments_text(due)} {verb}", kind)
     if due or kind is not Format.TABLE:
         output.print_rows(surroundings, *_due_table(due, shown_table(show, RetainShow, kind)), kind)
     for line in outlooks:
         _print_line(surroundings, line)
-    if unknown:
-        broker = broker_of(str(directory.path)) if dry_run else None
-        _note_unknown(surroundings, unknown, data, broker)
+    if unset:
+        _note_unset(surroundings, unset, data, broker, default)
 
 
 def _note_broker(surroundings: Surroundings, broker: str | None, topic: str) -> None:
@@ -774,12 +822,17 @@ def _note_broker(surroundings: Surroundings, broker: str | None, topic: str) -> 
 _TOPICS_NAMED: Final = 5
 
 
-def _note_unknown(
-    surroundings: Surroundings, topics: "Sequence[str]", data: str | None, broker: str | None
+def _note_unset(
+    surroundings: Surroundings,
+    topics: "Sequence[str]",
+    data: str | None,
+    broker: str | None,
+    default: str | None,
 ) -> None:
-    """Print that no age limit of these topics is known, in one note for all topics.
+    """Print that these topics have no age limit of their own, in one note for all topics.
 
     `broker` is HOST:PORT of the broker that has the directory open, None if no broker has.
+    `default` is the broker's `retention.ms`, None if it is unknown.
     """
     have = f"{topics[0]} has no retention.ms of its own"
     topic, effect = topics[0], "nothing is deleted by age"
@@ -787,6 +840,11 @@ def _note_unknown(
         named = ", ".join(topics[:_TOPICS_NAMED]) + ", ..." * (len(topics) > _TOPICS_NAMED)
         have = f"{plural(len(topics), 'topic')} have no retention.ms of their own ({named})"
         topic, effect = "TOPIC", "their segments are not deleted by age"
+    if broker is not None and default is not None:
+        amount = amount_text("retention.ms", default)
+        text = f"retention.ms={default}" + ("" if amount is None else f" ({amount})")
+        surroundings.note(f"{have}; {text}, the default of the broker at {broker}, applies")
+        return
     if broker is not None:
         surroundings.note(have)
         _note_broker(surroundings, broker, topic)
@@ -797,10 +855,13 @@ def _note_unknown(
     )
 
 
-def _outlook(directory: "Directory", topic: str, zone: str | None, *, is_due: bool) -> str:
+def _outlook(
+    directory: "Directory", topic: str, zone: str | None, *, is_due: bool, broker: str | None
+) -> str:
     """Return a line on a topic's segments that are not due: which one expires next, and when.
 
     `is_due` says whether the topic has segments that are due, which the line does not count.
+    `broker` is HOST:PORT of the broker that has the directory open, None if no broker has.
     """
     from tidelog.storage.directory.topic_retention import applied_config, next_deletion
 
@@ -822,6 +883,8 @@ def _outlook(directory: "Directory", topic: str, zone: str | None, *, is_due: bo
     if ways := _ways(nexts, zone):
         return f"{topic}: {segments}; next: {'; '.join(ways)}"
     is_known = log_dir.knows_age_limit(topic)
+    if not is_known and broker is not None:
+        return f"{topic}: {segments}, kept as long as the default of the broker at {broker} says"
     why = f"retention.ms={config.retention_ms}" if is_known else "no known age limit"
     return f"{topic}: {segments}, kept forever ({why})"
 

@@ -135,6 +135,7 @@ class Control:
             "pid": os.getpid(),
             "verbs": list(self.verbs),
             "broker": f"{address.host}:{address.port}",
+            "topic_defaults": dict(self._node.config.topic_defaults),
         }
 
     async def _flush(self, _: Mapping[str, object]) -> _Result:

@@ -293,6 +293,15 @@ class TopicAdmin:
         defaults = self._registry.defaults if is_writable else self._defaults
         return not names.isdisjoint(defaults)
 
+    def assume_defaults(self, defaults: Mapping[str, str]) -> None:
+        """Use these defaults of topics' settings, which the broker of the directory applies.
+
+        Only for a directory that is open for reading; changes no file.
+        """
+        assert not self._context.is_writable
+        self._fixed_defaults = defaults
+        self.refresh()
+
     # -- creating and altering ---------------------------------------------------------------
 
     def create(self, new: Sequence[NewTopic]) -> list[CreatedTopic | TidelogError]:
