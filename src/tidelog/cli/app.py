@@ -18,7 +18,7 @@ import click
 
 import tidelog
 from tidelog.cli.command_groups import OTHER_OPTIONS, CommandGroup, UnknownCommand, consent_hint
-from tidelog.cli.options import answer_zone, examples, option_names
+from tidelog.cli.options import examples, option_names, state_in_answer_zone
 from tidelog.cli.surroundings import (
     WITH_NOTED_STEPS,
     ExitCode,
@@ -27,7 +27,7 @@ from tidelog.cli.surroundings import (
     Surroundings,
     describe,
 )
-from tidelog.errors import RequestError, TidelogError, times_of
+from tidelog.errors import RequestError, TidelogError
 from tidelog.gc_pauses import collection_paused, take_modules_as_old
 
 # Maps each heading of the help to its commands. Each command is mapped to its summary and to its
@@ -152,10 +152,7 @@ class CommandTable(CommandGroup):
             with _broken_pipes_wrapped():
                 return super().invoke(ctx)
         except (RequestError, InvalidInput) as error:
-            if times_ms := times_of(error):
-                from tidelog.timespec import in_zone  # imported only for errors
-
-                error.args = (in_zone(str(error), times_ms, answer_zone(ctx)),)
+            state_in_answer_zone(error, ctx)
             raise
 
     def resolve_command(

@@ -3,10 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from tidelog.amounts import plural
+import click
+
+from tidelog.amounts import plural, verb
+from tidelog.cli.options import option_names, state_in_answer_zone
 from tidelog.cli.surroundings import Surroundings, describe
 from tidelog.errors import (
     CorruptData,
+    InexactTable,
     MissingFile,
     OffsetsGone,
     StorageFailure,
@@ -21,8 +25,11 @@ _Item = TypeVar("_Item")
 UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompression)
 
 _CUT: Final = "records from the damage on were left out"
-_NO_ROWS: Final = "its rows were left out, because they depend on all of its records"
+NO_RECORDS: Final = "its records were left out"
+NO_ROWS: Final = "its rows were left out, because they depend on all of its records"
 _SOME_ROWS: Final = "some of its rows are missing"
+# Maximum number of partitions that a note names.
+_NAMED_MAX: Final = 3
 
 
 class Damage:
@@ -63,6 +70,10 @@ class Damage:
             return f"{first} was left out"
         return f"{plural(len(self._errors), 'partition')} were left out"
 
+    def has(self, name: TopicPartition) -> bool:
+        """Whether a partition has an error."""
+        return name in self._errors
+
     def add(self, name: TopicPartition, error: TidelogError, effect: str = _CUT) -> None:
         """Store a partition's first error, which `say` prints; ignore its later errors."""
         self._errors.setdefault(name, (error, effect))
@@ -78,13 +89,14 @@ class Damage:
         """Yield the rows of a partition's table; if reading them fails, add the error and end.
 
         Each row depends on all records of the partition, so damage is found before the first row.
+        Damage of append times makes the table inexact, which is an error of this partition, too.
         """
-        effect = _NO_ROWS
+        effect = NO_ROWS
         try:
             for item in content:
                 effect = _SOME_ROWS
                 yield item
-        except UNREADABLE as error:
+        except (*UNREADABLE, InexactTable) as error:
             self.add(name, error, effect)
 
     def say(self) -> None:
@@ -92,9 +104,22 @@ class Damage:
         if self._absent is not None:
             self._surroundings.fail(*describe(self._absent)[1:])
             self._absent = None
-        for name, (error, effect) in [*self._errors.items()][self._printed :]:
-            _, text, hint = describe(error)
+        context = click.get_current_context()
+        new = [*self._errors.items()][self._printed :]
+        refused = [name for name, (error, _) in new if isinstance(error, InexactTable)]
+        for name, (error, effect) in new:
+            if name in refused[1:]:
+                continue  # the errors have nearly the same text
+            state_in_answer_zone(error, context)
+            _, text, hint = describe(error, option_names(context.command))
             self._surroundings.fail(text, hint)
             if self._count > 1:
                 self._surroundings.note(f"{name}: {effect}")
+        if len(refused) > 1:
+            others = refused[1:]
+            named = ", ".join(map(str, others[:_NAMED_MAX]))
+            more = len(others) - _NAMED_MAX
+            named += f" and {plural(more, 'more partition')}" if more > 0 else ""
+            rows = verb(len(others), "its rows were", "their rows were")
+            self._surroundings.note(f"{named}: {rows} left out, because the table is not exact")
         self._printed = len(self._errors)

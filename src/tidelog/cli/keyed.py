@@ -12,7 +12,7 @@ import click
 from tidelog.amounts import plural, verb
 from tidelog.arguments import Inexact
 from tidelog.cli import cells, output, times
-from tidelog.cli.damage import UNREADABLE, Damage
+from tidelog.cli.damage import NO_ROWS, UNREADABLE, Damage
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -48,7 +48,7 @@ from tidelog.cli.typed_columns import ColumnForm, TypedColumns
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.exact_json import ExactObject, parse, text_of
 from tidelog.timespec import TIME_HELP, in_zone
-from tidelog.types import ClockName, TopicPartition
+from tidelog.types import ClockName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,7 +138,7 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
                 surroundings.say(_empty_text(options, at_ms))
         damage.say()
         _note_rule(surroundings, directory, options.topic)
-        _note_doubts(surroundings, table.doubts(), options.zone)
+        _note_doubts(surroundings, _doubts(table, damage), options.zone)
         _say(surroundings, table, stats, whole=not has_more if is_cut else options.limit is None)
         if is_cut and has_more:
             shown = plural(count, "key")
@@ -159,13 +159,24 @@ def _sound_rows(
     try:
         planned = question.plan()
     except UNREADABLE:
-        planned = {}  # each partition is planned separately, so that its own damage is found
+        planned = {}
+        for name in names:  # each is planned separately, so that its own damage is found
+            try:
+                planned |= replace(question, topic=name).plan()
+            except UNREADABLE as error:
+                damage.add(name, error, NO_ROWS)
+    return damage, chain.from_iterable(
+        damage.rows(name, question.rows_of(name, splits, stats)) for name, splits in planned.items()
+    )
 
-    def rows_of(name: TopicPartition) -> "Iterator[pa.RecordBatch]":
-        own = planned or replace(question, topic=name).plan()
-        yield from question.rows_of(name, own[name], stats)
 
-    return damage, chain.from_iterable(damage.rows(name, rows_of(name)) for name in names)
+def _doubts(question: "Table | Diff", damage: Damage) -> "list[Doubt]":
+    """Return the doubts about the partitions whose rows are not left out because of damage."""
+    names = question.source.partitions(question.topic)
+    if not any(map(damage.has, names)):
+        return question.doubts()
+    sound = [name for name in names if not damage.has(name)]
+    return [doubt for name in sound for doubt in replace(question, topic=name).doubts()]
 
 
 def _refuse_ranges(options: ReadOptions) -> None:
@@ -401,7 +412,8 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> ExitCode:
             write_columns(surroundings, typed, batches, None, options.kind)
         else:
             changes = _print_changes(surroundings, batches, options)
-            gap = "" if is_elsewhere or not difference.doubts() else "records are missing"
+            doubts = _doubts(difference, damage)
+            gap = "" if is_elsewhere or not doubts else "records are missing"
             if stats.without_time and not is_elsewhere and not gap:
                 gap = f"records have no {options.clock.known_time_name}"
             if not damage.is_total:
@@ -417,7 +429,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> ExitCode:
             "up to the later time have no key and are not compared",
         )
         when = f" if key {options.key} was ever outside {difference.home}" if is_elsewhere else ""
-        _note_doubts(surroundings, difference.doubts(), options.zone, when)
+        _note_doubts(surroundings, _doubts(difference, damage), options.zone, when)
         _say(surroundings, difference, stats, whole=True, effect=effect if key is None else None)
     return ExitCode.ERROR if damage else ExitCode.OK
 

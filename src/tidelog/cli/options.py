@@ -28,7 +28,7 @@ from click.core import ParameterSource
 from tidelog.arguments import Inexact, choice, choices_of, kinds_of, word_of
 from tidelog.cli import completion
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.errors import InvalidTime
+from tidelog.errors import InvalidTime, times_of
 from tidelog.jobs.options import CLOCK, COMPRESSION, REQUIRED, Option, isolation, options_of
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import ClockName, IsolationLevel
@@ -470,6 +470,14 @@ def answer_zone(context: click.Context) -> str | None:
     """
     zone: str | None = context.meta.get(_ZONE)
     return zone
+
+
+def state_in_answer_zone(error: Exception, context: click.Context) -> None:
+    """Make an error's text state its times in the zone of the command's output."""
+    if times_ms := times_of(error):
+        from tidelog.timespec import in_zone  # imported only for errors
+
+        error.args = (in_zone(str(error), times_ms, answer_zone(context)),)
 
 
 zone_option: Final = click.option(

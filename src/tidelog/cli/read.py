@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from tidelog.amounts import offsets_text, plural
 from tidelog.cli import times
-from tidelog.cli.damage import UNREADABLE, Damage
+from tidelog.cli.damage import NO_RECORDS, UNREADABLE, Damage
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import ReadFormat, examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
@@ -48,6 +48,7 @@ from tidelog.types import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.directory import Directory
     from tidelog.record.record import Record
     from tidelog.scan.plain_reads import PlainReads
     from tidelog.scan.source import RecordSource
@@ -116,8 +117,10 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
         absent = absent_files(directory, topic, options.number, options.place.access)
         partitions = with_files(directory, partitions, options.place.access)
         source = directory.source
+        damage = Damage(surroundings, partitions, absent=absent)
+        if options.place.access is None:
+            partitions = _openable(cast("Directory", directory), partitions, damage)
         with source.plain_reads(partitions, options.clock, options.isolation) as reads:
-            damage = Damage(surroundings, partitions, absent=absent)
             ranges = _resolved(reads, partitions, requested, offsets, damage)
             reading = _Reading(surroundings, source, reads, ranges, options, conditions, damage)
             reading.is_cut = is_cut
@@ -131,6 +134,25 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
             if not options.follow:
                 note_missing(surroundings, directory, limits, options.clock, options.zone)
             return code
+
+
+def _openable(
+    directory: "Directory", partitions: list[TopicPartition], damage: Damage
+) -> list[TopicPartition]:
+    """Return the partitions that can be opened; add the others to `damage`.
+
+    Raises the error of the first partition if none can be opened.
+    """
+    errors: dict[TopicPartition, TidelogError] = {}
+    for name in partitions:
+        try:
+            directory.partition(name.topic, name.partition)
+        except UNREADABLE as error:
+            errors[name] = error
+            damage.add(name, error, NO_RECORDS)
+    if errors and len(errors) == len(partitions):
+        raise next(iter(errors.values()))
+    return [name for name in partitions if name not in errors]
 
 
 def _refuse_contradictions(options: ReadOptions) -> None:

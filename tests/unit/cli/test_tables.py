@@ -714,3 +714,84 @@ class TestOneDamagedPartition:
         assert f"error: {damaged.data}/flights-1/" in result.err
         assert ", offset 1: CRC-32C is" in result.err
         assert f"hint: `tidelog doctor flights:1 --data {damaged.data}` lists" in result.err
+
+
+class TestUnreadableTierRecord:
+    """Three partitions; the tier record of partition 1 is damaged."""
+
+    @pytest.fixture
+    def damaged(self, cli: Cli) -> Cli:
+        cli.ok("create", "flights", "--partitions", "3")
+        for number in range(2):
+            for partition in range(3):
+                record = at(NOW + number, b"a%d" % partition, b"%d" % number)
+                cli.append(record, partition=partition)
+        (cli.data / "flights-1" / "tidelog-tier.json").write_text("{")
+        return cli
+
+    @pytest.mark.parametrize(
+        "command",
+        [("read", "--table"), ("read", "--table", "--at", "now"), ("diff", "--from", str(NOW))],
+    )
+    def test_it_is_reported_once(self, damaged: Cli, command: tuple[str, ...]) -> None:
+        verb, *options = command
+        result = damaged.run(verb, "flights", *options, "-o", "json")
+        assert [row["partition"] for row in result.objects] == [0, 2]
+        assert (result.code, result.err.count("error: ")) == (ExitCode.ERROR, 1)
+        assert result.err.count("tidelog-tier.json") == 1
+        assert "note: flights-1: its rows were left out" in result.err
+        plain = damaged.run("read", "flights", "-o", "json")
+        assert [row["partition"] for row in plain.objects] == [0, 0, 2, 2]
+        assert (plain.code, plain.err.count("tidelog-tier.json")) == (ExitCode.ERROR, 1)
+        assert "note: flights-1: its records were left out\n" in plain.err
+        alone = damaged.run("read", "flights:1")
+        assert (alone.code, alone.out, alone.err.count("error: ")) == (ExitCode.ERROR, "", 1)
+        if verb == "diff":
+            assert result.err.startswith("2 keys of flights: 0 added, 2 changed, 0 deleted; not")
+            assert "not exact, because flights-1 was left out; from " in result.err
+
+
+class TestDamagedAppendTimes:
+    """Four partitions; the first append time of partitions 1 and 2 is damaged."""
+
+    @pytest.fixture
+    def damaged(self, cli: Cli) -> Cli:
+        cli.ok("create", "flights", "--partitions", "4", "-c", "internal.segment.bytes=250")
+        for number in range(3):
+            cli.clock.advance(1_000)
+            for partition in range(4):
+                record = at(NOW + number, b"a%d" % partition, b"%d" % number * 40)
+                cli.append(record, partition=partition)
+        for partition in (1, 2):
+            folder = cli.data / f"flights-{partition}"
+            path = min(folder.glob("*.appendtime"))
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+            for zones in folder.glob("*.zones"):
+                zones.unlink()
+        return cli
+
+    @pytest.mark.parametrize(
+        "command", [("read", "--table", "--at", str(NOW + 2_500)), ("diff", "--from", str(NOW))]
+    )
+    def test_the_other_partitions_are_complete(
+        self, damaged: Cli, command: tuple[str, ...]
+    ) -> None:
+        verb, *options = command
+        how = ("--clock", "append", "--zone", "Europe/Zurich")
+        result = damaged.run(verb, "flights", *options, *how, "-o", "json")
+        assert [row["partition"] for row in result.objects] == [0, 3]
+        assert (result.code, result.err.count("error: ")) == (ExitCode.ERROR, 1)
+        (error,) = (line for line in result.err.splitlines() if line.startswith("error: "))
+        assert "flights-1: 1 record has no known append time, and may belong to" in error
+        assert "Europe/Zurich exactly" in error
+        assert error.endswith("or allow an inexact table (--inexact mark)")
+        assert "note: flights-1: its rows were left out" in result.err
+        assert "note: flights-2: its rows were left out, because the table is not exact" in (
+            result.err
+        )
+        if verb == "diff":
+            assert "not exact, because 2 partitions were left out; from " in result.err
+        marked = damaged.ok(verb, "flights", *options, *how, "--inexact", "mark", "-o", "json")
+        assert [row["partition"] for row in marked.objects] == [0, 1, 2, 3]
