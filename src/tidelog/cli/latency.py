@@ -51,7 +51,6 @@ from tidelog.types import HOUR_MS, INT64_MAX, ClockName
 if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.scan.latency import LateRecord, TopicLatency, TopicLateness
-    from tidelog.scan.latency_loads import Load
     from tidelog.scan.split import ScanStats
     from tidelog.types import TopicPartition
 
@@ -151,13 +150,17 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
 
     A range is extended to whole hours of UTC. A record with a negative latency was appended before
     its create time, for example because the producer's clock was ahead; CLOCK AHEAD is the largest
-    such difference. The latencies of finished segments come from their zone maps; active segments
-    are read. --show records also reads the records of the hours with the largest latencies. If
-    records appended within a short time have most of the latency, as after a bulk load of old
-    records, the first line has the latency of the other records, and names this time.
+    such difference. If records appended within a short time have most of the latency, as after a
+    bulk load of old records, the first line has the latency of the other records, and names this
+    time.
+
+    The latencies of finished segments come from their zone maps. Records are read where zone maps
+    are not enough: in active segments, in segments without a zone map, and in segments whose zone
+    map has longer spans than the range, --by or the hour of the worst latency needs. --show records
+    also reads the hours with the largest latencies. --late and --delay read all records of the
+    range. --wide shows how many records were not read.
     """
     from tidelog.scan.latency import latest_records, whole_hours
-    from tidelog.scan.latency_loads import find_load, narrowed
 
     is_late, show = options.late or bool(options.delays), _shown(options)
     _refuse_contradictions(options, show, is_late=is_late)
@@ -189,10 +192,8 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
             zone = zone_of(options.zone) or UTC
             make = unit_rows if options.limit is None else rows_with_records
             rows = make(measured.by_unit, by, whole_hours(start_ms, end_ms), zone)
-        load = find_load(measured.by_hour)
-        if load is not None:
-            load = narrowed(load, directory.log_dir, partitions)
-        _print_latency(surroundings, options, topic, measured, rows, by, records, load)
+        verdict = _verdict(directory, topic, partitions, measured.by_hour, options.zone)
+        _print_latency(surroundings, options, topic, verdict, measured, rows, by, records)
         note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
 
 
@@ -207,6 +208,26 @@ def _refuse_contradictions(options: LatencyOptions, show: LatencyShow, *, is_lat
         raise UsageProblem(
             "--limit chooses the worst hours or records; add --show hours or --show records"
         )
+
+
+def _verdict(
+    directory: "Directory",
+    topic: str,
+    partitions: "list[TopicPartition]",
+    by_hour: LatencyByHour,
+    zone: str | None,
+) -> str:
+    """Return a sentence on the latency; beside a bulk load, on the latency of other records."""
+    from tidelog.scan.latency_loads import find_load, narrowed, narrowed_span, slowest_span
+    from tidelog.scan.latency_verdict import latency_verdict, load_line
+
+    load = find_load(by_hour)
+    if load is not None:
+        return load_line(topic, narrowed(load, directory.log_dir, partitions), zone)
+    total, worst = by_hour.total(), slowest_span(by_hour)
+    if worst is not None and total.count > 1:
+        worst = narrowed_span(worst, total, directory.log_dir, partitions)
+    return latency_verdict(topic, total, worst, zone)
 
 
 def _measured(
@@ -422,28 +443,20 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     surroundings: Surroundings,
     options: LatencyOptions,
     topic: str,
+    verdict: str,
     measured: "TopicLatency",
     rows: list[LatencyRow],
     by: CalendarUnit | None,
     records: "list[LateRecord]",
-    load: "Load | None",
 ) -> None:
-    from tidelog.scan.latency_verdict import latency_verdict, load_line, worst_line
+    from tidelog.scan.latency_verdict import worst_line
 
     kind, show = options.kind, _shown(options)
-    verdict = latency_verdict(topic, measured.total)
-    if load is not None:
-        verdict = load_line(topic, load, options.zone)
     output.print_verdict(surroundings, verdict, kind)
-    hours: Mapping[int, LatencyHistogram] = measured.by_hour
-    step_ms = measured.by_hour.step_ms
-    unit = options.by or CalendarUnit.HOUR
-    if by is CalendarUnit.HOUR or options.by is not None:
-        hours, step_ms = measured.by_unit, HOUR_MS
-    line = worst_line(topic, hours, step_ms, options.zone, unit)
-    if line and (load is None or unit is not CalendarUnit.HOUR):
-        step = "; --by hour shows single hours" if step_ms > HOUR_MS else ""
-        output.print_verdict(surroundings, f"{line}{step}", kind)
+    if options.by not in (None, CalendarUnit.HOUR):
+        line = worst_line(topic, measured.by_unit, options.zone, options.by)
+        if line:
+            output.print_verdict(surroundings, line, kind)
     if show is LatencyShow.HOURS:
         _print_hours(surroundings, options, topic, rows, by)
     elif show is LatencyShow.RECORDS:

@@ -1,9 +1,11 @@
-"""Finds a bulk load that causes most of a topic's latency.
+"""Finds a bulk load that causes most of a topic's latency, and the span with the worst latency.
 
 A bulk load appends many records within a short time, long after they were created. Its records
 dominate the topic's percentiles, which then hide the latency of all other records. The load is
-searched in the histograms by hour, so no record is read. The share of a load is a lower bound,
-computed from the bounds of the histograms' buckets; the number of its records is exact.
+searched in the histograms by hour, without reading records. Records are read only to name the hour
+of the worst latency if the histograms have longer spans (`narrowed_span`). The share of a load is a
+lower bound, computed from the bounds of the histograms' buckets; the number of its records is
+exact.
 """
 
 from collections.abc import Sequence
@@ -87,6 +89,41 @@ def find_load(by_hour: LatencyByHour) -> Load | None:
     return load if _is_large(load) and _is_old(load) and _hides_others(load) else None
 
 
+def slowest_span(by_hour: LatencyByHour) -> tuple[int, int] | None:
+    """Return start and end in ms of the span with the largest latency; None without records."""
+    start = max(by_hour, key=lambda ms: by_hour[ms].max_ms, default=None)
+    return None if start is None else (start, start + by_hour.step_ms)
+
+
+def narrowed_span(
+    span: tuple[int, int], total: LatencyHistogram, log_dir: LogDir, names: Sequence[TopicPartition]
+) -> tuple[int, int]:
+    """Return the hour of a span in which its largest latency is, by reading the span's records.
+
+    A span of an hour, and a span whose records can't be read or were deleted meanwhile, stays as it
+    is.
+
+    Args:
+        span: Start and end of append times in ms.
+        total: Latencies whose largest one is in the span.
+        log_dir: The directory.
+        names: The partitions.
+    """
+    start, end = span
+    if end - start <= HOUR_MS:
+        return span
+    by_hour = LatencyByHour(end - start)
+    by_hour.at(start).merge(total)
+    try:
+        latest = latest_records(log_dir, names, by_hour, count=1, start_ms=start, end_ms=end)
+    except (TidelogError, FileNotFoundError):
+        return span
+    if not latest or latest[0].latency_ms != total.max_ms:
+        return span
+    hour_ms = latest[0].append_ms // HOUR_MS * HOUR_MS
+    return hour_ms, hour_ms + HOUR_MS
+
+
 def narrowed(load: Load, log_dir: LogDir, names: Sequence[TopicPartition]) -> Load:
     """Return a load whose times are exact to the minute, and `worst` to the hour.
 
@@ -96,9 +133,11 @@ def narrowed(load: Load, log_dir: LogDir, names: Sequence[TopicPartition]) -> Lo
     """
     try:
         window = _narrow_window(load, log_dir, names) or (load.start_ms, load.end_ms)
-        worst = _narrow_worst(load, log_dir, names)
     except (TidelogError, FileNotFoundError):
-        return load
+        window = load.start_ms, load.end_ms
+    worst = load.worst
+    if worst is not None:
+        worst = narrowed_span(worst, load.others, log_dir, names)
     return replace(load, start_ms=window[0], end_ms=window[1], worst=worst)
 
 
@@ -129,21 +168,6 @@ def _narrow_window(
     if not times:
         return None
     return min(times) // MINUTE_MS * MINUTE_MS, (max(times) // MINUTE_MS + 1) * MINUTE_MS
-
-
-def _narrow_worst(
-    load: Load, log_dir: LogDir, names: Sequence[TopicPartition]
-) -> tuple[int, int] | None:
-    if load.worst is None or load.worst[1] - load.worst[0] <= HOUR_MS:
-        return load.worst
-    start, end = load.worst
-    span = LatencyByHour(end - start)
-    span.at(start).merge(load.others)
-    latest = latest_records(log_dir, names, span, count=1, start_ms=start, end_ms=end)
-    if not latest or latest[0].latency_ms != load.others.max_ms:
-        return load.worst
-    hour_ms = latest[0].append_ms // HOUR_MS * HOUR_MS
-    return hour_ms, hour_ms + HOUR_MS
 
 
 def _is_large(load: Load) -> bool:

@@ -19,9 +19,19 @@ _STEPS_MS: Final = (
 )
 
 
-def latency_verdict(name: str, total: LatencyHistogram) -> str:
-    """Return a sentence: a topic's latency, and how far create times were ahead of append times."""
-    if not total.count:
+def latency_verdict(
+    name: str, total: LatencyHistogram, worst: tuple[int, int] | None, zone: str | None
+) -> str:
+    """Return a sentence: a topic's latency, and when the record with the largest latency came.
+
+    Args:
+        name: Name of the topic.
+        total: Latencies of all records.
+        worst: Start (inclusive) and end (exclusive) in ms of a span of append times with the
+            largest latency; None without records.
+        zone: Name of the time zone of the shown times; None for UTC.
+    """
+    if worst is None:
         return f"{name}: no record of the range has both an append and a create time"
     if total.count == 1 and total.max_ms < 0:
         before = duration_text(-total.max_ms / 1000)
@@ -29,57 +39,50 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
     if total.count == 1:
         after = duration_text(total.max_ms / 1000)
         return f"{name}: 1 record, appended {after} after its create time"
-    ahead = clock_ahead_ms(total)
+    return f"{name}: {_latency_text(total, worst, zone)}"
+
+
+def _latency_text(records: LatencyHistogram, worst: tuple[int, int], zone: str | None) -> str:
+    """Return words on the latency of several records; see `latency_verdict` for the arguments."""
+    half, most = shown_percentiles(records, (50, 99))
+    assert half is not None
+    assert most is not None
+    start, end = worst
+    hour = f"in the hour from {time_text(start, zone)}"
+    if end - start != HOUR_MS:
+        hour = f"from {_window_text(start, end, zone)}"
+    ahead = clock_ahead_ms(records)
     early = ""
     if ahead:
         early = f"; some were appended up to {duration_text(ahead / 1000)} before their create time"
-    half, most = shown_percentiles(total, (50, 99))
-    assert half is not None
-    assert most is not None
-    longest = duration_text(max(total.max_ms, 0) / 1000)
     return (
-        f"{name}: half of the {total.count:,} records were appended {percentile_text(half)},"
-        f" 99% {percentile_text(most)}, all within {longest} of their create time{early}"
+        f"{plural(records.count, 'record')}: P50 {duration_text(half / 1000)},"
+        f" P99 {duration_text(most / 1000)}, worst {duration_text(records.max_ms / 1000)}"
+        f" appended {hour} ({zone or 'UTC'}){early}"
     )
 
 
 def worst_line(
-    name: str,
-    by_hour: Mapping[int, LatencyHistogram],
-    step_ms: int,
-    zone: str | None,
-    unit: CalendarUnit = CalendarUnit.HOUR,
+    name: str, by_unit: Mapping[int, LatencyHistogram], zone: str | None, unit: CalendarUnit
 ) -> str:
-    """Return a line on the hour with the largest P99; "" if there is only one hour, or no P99 > 0.
-
-    If only spans of several hours are known, the line names such a span by its start and end. With
-    a larger `unit`, the line names the day, week or month with the largest P99.
+    """Return a line on the unit with the largest P99; "" if there is only one unit, or no P99 > 0.
 
     Args:
         name: Name of the topic.
-        by_hour: Latencies by the first ms of each hour, or of each span of hours.
-        step_ms: Length of these spans; not used for days, weeks and months.
-        zone: Name of the time zone of the shown times; None for UTC.
-        unit: Unit of the calendar whose first ms are the keys of `by_hour`.
+        by_unit: Latencies by the first ms of each unit.
+        zone: Name of the time zone of the units; None for UTC.
+        unit: Day, week or month.
     """
-    hours = step_ms // HOUR_MS
-    worst = max(by_hour.items(), key=lambda item: severity(item[1]), default=None)
+    worst = max(by_unit.items(), key=lambda item: severity(item[1]), default=None)
     ms = None if worst is None else shown_percentiles(worst[1], (99,))[0]
-    if worst is None or ms is None or ms <= 0 or len(by_hour) == 1:
+    if worst is None or ms is None or ms <= 0 or len(by_unit) == 1:
         return ""
-    hour_ms, histogram = worst
+    start_ms, histogram = worst
     # A day, week or month with 1970-01-01 can begin before 1970, but printed times begin in 1970.
-    start, in_zone = time_text(max(hour_ms, 0), zone), zone or "UTC"
-    when = f"hour with the largest P99 began at {start} ({in_zone})"
-    if unit is not CalendarUnit.HOUR:
-        date = start.split(" ")[0]
-        began = f"is {date}" if unit is CalendarUnit.DAY else f"began on {date}"
-        when = f"{unit} with the largest P99 {began} ({in_zone})"
-    elif hours > 1:
-        end = time_text(hour_ms + step_ms, zone)
-        when = f"{hours} hours with the largest P99 are {start} to {end} ({in_zone})"
+    date = time_text(max(start_ms, 0), zone).split(" ")[0]
+    began = f"is {date}" if unit is CalendarUnit.DAY else f"began on {date}"
     latency = f"{duration_text(ms / 1000)}, {plural(histogram.count, 'record')}"
-    return f"{name}: the {when}: {latency}"
+    return f"{name}: the {unit} with the largest P99 {began} ({zone or 'UTC'}): {latency}"
 
 
 def load_line(name: str, load: Load, zone: str | None) -> str:
@@ -97,18 +100,9 @@ def load_line(name: str, load: Load, zone: str | None) -> str:
     if load.worst is None:
         records = plural(load.records.count, "record")
         return f"{name}: all {records} are a bulk load {window} ({in_zone}), {late}"
-    half, most = shown_percentiles(load.others, (50, 99))
-    assert half is not None
-    assert most is not None
     share = share_text(load.records.count / (load.records.count + load.others.count))
-    start, end = load.worst
-    hour = f"in the hour from {time_text(start, zone)}"
-    if end - start != HOUR_MS:
-        hour = f"from {_window_text(start, end, zone)}"
     return (
-        f"{name}: {plural(load.others.count, 'record')}: P50 {duration_text(half / 1000)},"
-        f" P99 {duration_text(most / 1000)}, worst {duration_text(load.others.max_ms / 1000)}"
-        f" appended {hour} ({in_zone}); not counted: a bulk load of"
+        f"{name}: {_latency_text(load.others, load.worst, zone)}; not counted: a bulk load of"
         f" {plural(load.records.count, 'record')} ({share}) {window}, {late}"
     )
 

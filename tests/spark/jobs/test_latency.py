@@ -94,7 +94,7 @@ def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     assert {row["hour_ms"]: (row["records"], row["p99_ms"]) for row in rows} == {
         hour: (histogram.count, histogram.percentile(99)) for hour, histogram in expected.items()
     }
-    assert f"{TOPIC}: half of the 226 records were appended" in ended.err
+    assert f"{TOPIC}: 226 records: P50 " in ended.err
     assert " records/s" in ended.err
     shown = page.read_text()
     assert shown.count("<svg") >= 2

@@ -237,7 +237,7 @@ class TestLatency:
         assert first["p50_ms"] == 10
         assert (second["records"], second["max_ms"], second["skew_ms_max"]) == (2, HOUR, None)
         assert first["percentile_error"] == 1 / 64
-        assert "half of the 6 records were appended within" in result.err
+        assert "flights: 6 records: P50 10ms, P99 1h, worst 1h appended in the hour" in result.err
         assert "some were appended up to 7ms before their create time" in result.err
         assert "zone maps" not in result.err
         assert (
@@ -247,9 +247,12 @@ class TestLatency:
 
     def test_a_table_has_a_row_for_the_topic(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights").lines
-        assert lines[0].startswith("flights: half of the 6 records were appended within")
-        assert [line.split()[0] for line in lines[2:]] == ["TOPIC", "flights"]
-        assert lines[3].split() == ["flights", "6", "10ms", "1h", "1h", "1h", "1h", "7ms"]
+        assert lines[0] == (
+            "flights: 6 records: P50 10ms, P99 1h, worst 1h appended in the hour from 2023-11-14"
+            " 23:00:00 (UTC); some were appended up to 7ms before their create time"
+        )
+        assert [line.split()[0] for line in lines[1:]] == ["TOPIC", "flights"]
+        assert lines[2].split() == ["flights", "6", "10ms", "1h", "1h", "1h", "1h", "7ms"]
 
     def test_tables_round_the_percentiles_of_json(self, flights: Cli) -> None:
         late_ms = [1_589_000] * 60 + [8_520_000] * 39 + [77_700_000]
@@ -262,13 +265,13 @@ class TestLatency:
         assert exact[0] not in (1_590_000, late_ms[0])
         table = flights.ok("latency", "flights", "--wide")
         assert table.lines[-1].split()[2:6] == shown
-        assert f"99% within {shown[2]}" in table.lines[0]
+        assert f"P99 {shown[2]}, worst 21h35m appended in" in table.lines[0]
         assert "percentiles have an error of at most 1.6%" in table.err
 
     def test_hours_are_shown_on_demand(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights", "--show", "hours").lines
-        assert lines[2].split()[:4] == ["APPEND", "TIME", "(UTC)", "SPAN"]
-        assert len(lines) == 5
+        assert lines[1].split()[:4] == ["APPEND", "TIME", "(UTC)", "SPAN"]
+        assert len(lines) == 4
         topics = topic.ok("latency", "flights", "--show", "topics", "-o", "json").objects
         assert [(row["records"], row["p50_ms"]) for row in topics] == [(6, 10)]
 
@@ -282,17 +285,24 @@ class TestLatency:
         assert (first["topic"], first["partition"], first["latency_ms"]) == ("flights", 0, HOUR)
         assert int(str(first["append_time_ms"])) - int(str(first["create_time_ms"])) == HOUR
         lines = topic.ok("latency", "flights", "--show", "records", "-n", "2").lines
-        assert lines[2].split()[:6] == ["TOPIC", "PARTITION", "OFFSET", "CREATE", "TIME", "(UTC)"]
-        assert len(lines) == 5
+        assert lines[1].split()[:6] == ["TOPIC", "PARTITION", "OFFSET", "CREATE", "TIME", "(UTC)"]
+        assert len(lines) == 4
         early = ("--to", str(NOW), "--show", "records", "-o", "json")
         assert len(topic.ok("latency", "flights", *early).objects) == 4
         assert topic.ok("latency", "flights:1", "--show", "records", "-o", "json").objects == []
 
     def test_the_worst_hour_is_named(self, topic: Cli) -> None:
-        assert topic.ok("latency", "flights", *ZURICH).lines[1] == (
-            "flights: the hour with the largest P99 began at 2023-11-15 00:00:00 (Europe/Zurich):"
-            " 1h, 2 records"
-        )
+        in_zurich = "worst 1h appended in the hour from 2023-11-15 00:00:00 (Europe/Zurich)"
+        for words in ((), ("--show", "hours"), ("--by", "hour"), ("--by", "day")):
+            assert in_zurich in topic.ok("latency", "flights", *words, *ZURICH).lines[0]
+
+    def test_help_says_which_records_are_read(
+        self, cli: Cli, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        cli.ok("latency", "--help")
+        text = " ".join(capsys.readouterr().out.split())
+        assert "in active segments, in segments without a zone map, and in segments whose" in text
+        assert "--late and --delay read all records of the range" in text
 
     def test_the_worst_unit_is_the_one_of_by(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights", "--by", "day", *ZURICH).lines
@@ -316,7 +326,7 @@ class TestLatency:
         for words in (("--show", "hours"), ("--by", "hour")):
             rows = topic.ok("latency", "flights", *words, "-n", "1", "-o", "json").objects
             assert [(row["hour_ms"], row["records"]) for row in rows] == [(HOUR_START + HOUR, 2)]
-            assert len(topic.ok("latency", "flights", *words, "-n", "1").lines) == 4
+            assert len(topic.ok("latency", "flights", *words, "-n", "1").lines) == 3
 
     def test_a_limit_allows_any_range(self, topic: Cli) -> None:
         words = ("--by", "hour", "--from", "1971-01-01Z")
@@ -332,7 +342,7 @@ class TestLatency:
     def test_hours_without_records_have_a_row(self, topic: Cli) -> None:
         topic.clock.advance(2 * HOUR)
         topic.append(at(NOW + 3 * HOUR))
-        lines = topic.ok("latency", "flights", "--show", "hours").lines[3:]
+        lines = topic.ok("latency", "flights", "--show", "hours").lines[2:]
         assert [line.split()[2:4] for line in lines] == [
             ["1h", "4"],
             ["1h", "2"],
@@ -367,7 +377,7 @@ class TestLatency:
         topic.clock.advance(10 * 24 * HOUR)
         topic.append(at(NOW + 10 * 24 * HOUR))
         result = topic.ok("latency", "flights", "--show", "hours", *ZURICH)
-        assert [line.split()[2] for line in result.lines[3:]] == ["1d"] * 12
+        assert [line.split()[2] for line in result.lines[2:]] == ["1d"] * 12
         assert "grouped by day; --by hour shows each hour" in result.err
         by_hour = topic.ok("latency", "flights", "--by", "hour", *ZURICH)
         assert any("hours without records" in line for line in by_hour.lines)
@@ -401,8 +411,9 @@ class TestLatency:
         result = topic.ok("latency", "flights")
         line = (
             "flights: 6 records: P50 10ms, P99 1h, worst 1h appended in the hour from 2023-11-14"
-            " 23:00:00 (UTC); not counted: a bulk load of 120 records (95.2%) appended from"
-            " 2023-11-15 01:13:00 to 01:14:00, up to 120d3h after their create time"
+            " 23:00:00 (UTC); some were appended up to 7ms before their create time; not counted: a"
+            " bulk load of 120 records (95.2%) appended from 2023-11-15 01:13:00 to 01:14:00, up to"
+            " 120d3h after their create time"
         )
         assert result.lines[0] == line
         assert result.lines[1].startswith("TOPIC")
@@ -429,8 +440,24 @@ class TestLatency:
         (row, *_) = topic.ok("latency", "flights", "--show", "hours", "-o", "json").objects
         assert int(str(row["hours"])) > 1
         assert (
-            "worst 3h appended in the hour from 2023-11-15 03:00:00 (UTC); not counted: "
+            "worst 3h appended in the hour from 2023-11-15 03:00:00 (UTC); some were appended up to"
+            " 7ms before their create time; not counted: "
             in (topic.ok("latency", "flights").lines[0])
+        )
+
+    def test_the_worst_latency_has_its_hour_if_hours_are_joined(
+        self, topic: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tidelog.storage.clocks.latency.HOURS_LIMIT", 2)
+        for late_ms in (0, 0, 0, 3 * HOUR, 0):
+            topic.clock.advance(HOUR)
+            topic.append(at(topic.clock.now_ms() - late_ms))
+        (row, *_) = topic.ok("latency", "flights", "--show", "hours", "-o", "json").objects
+        assert int(str(row["hours"])) > 1
+        line = topic.ok("latency", "flights").lines[0]
+        assert line.startswith(
+            "flights: 11 records: P50 10ms, P99 3h, worst 3h appended in the hour from"
+            " 2023-11-15 03:00:00 (UTC); some"
         )
 
     @pytest.mark.parametrize("error", [StorageFailure("/x", "read", "EIO"), OSError(2, "x")])

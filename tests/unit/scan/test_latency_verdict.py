@@ -5,8 +5,9 @@ from datetime import UTC
 import pytest
 
 from tidelog.cli.jobs.latency import page
-from tidelog.jobs.latency.tables import LatencyResult, TopicTimes, latencies_verdict
+from tidelog.jobs.latency.tables import LatencyResult, TopicTimes, latencies_verdict, topic_verdict
 from tidelog.scan.latency import TopicLateness, by_unit
+from tidelog.scan.latency_loads import slowest_span
 from tidelog.scan.latency_verdict import (
     latency_verdict,
     lateness_verdict,
@@ -22,6 +23,9 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 
+HOUR = (HOUR_MS, 2 * HOUR_MS)
+
+
 def histogram(*latencies_ms: int) -> LatencyHistogram:
     made = LatencyHistogram()
     for latency_ms in latencies_ms:
@@ -30,24 +34,29 @@ def histogram(*latencies_ms: int) -> LatencyHistogram:
 
 
 def test_a_range_without_records_that_have_both_times() -> None:
-    assert latency_verdict("t", histogram()) == (
+    assert latency_verdict("t", histogram(), None, None) == (
         "t: no record of the range has both an append and a create time"
     )
 
 
 def test_one_record() -> None:
-    assert latency_verdict("t", histogram(2_000)) == (
+    assert latency_verdict("t", histogram(2_000), HOUR, None) == (
         "t: 1 record, appended 2s after its create time"
     )
-    assert latency_verdict("t", histogram(-2_000)) == (
+    assert latency_verdict("t", histogram(-2_000), HOUR, None) == (
         "t: 1 record, appended 2s before its create time"
     )
 
 
 def test_many_records() -> None:
-    assert latency_verdict("t", histogram(*[50] * 98, 7_200_000, 77_700_000)) == (
-        "t: half of the 100 records were appended within 50ms, 99% within 2h, all within"
-        " 21h35m of their create time"
+    latencies = histogram(*[50] * 98, 7_200_000, 77_700_000)
+    assert latency_verdict("t", latencies, HOUR, None) == (
+        "t: 100 records: P50 50ms, P99 2h, worst 21h35m appended in the hour from 1970-01-01"
+        " 01:00:00 (UTC)"
+    )
+    four_hours = (20 * HOUR_MS, 24 * HOUR_MS)
+    assert latency_verdict("t", latencies, four_hours, "Europe/Zurich").endswith(
+        "worst 21h35m appended from 1970-01-01 21:00:00 to 1970-01-02 01:00:00 (Europe/Zurich)"
     )
 
 
@@ -91,9 +100,9 @@ def test_an_html_page_rounds_percentiles_like_a_table() -> None:
 
 def test_no_estimate_exceeds_the_largest_latency() -> None:
     minute = 60_000
-    assert latency_verdict("t", histogram(minute, 142 * minute, 142 * minute, 143 * minute)) == (
-        "t: half of the 4 records were appended within 2h20m, 99% within 2h23m, all within"
-        " 2h23m of their create time"
+    latencies = histogram(minute, 142 * minute, 142 * minute, 143 * minute)
+    assert latency_verdict("t", latencies, HOUR, None).startswith(
+        "t: 4 records: P50 2h20m, P99 2h23m, worst 2h23m appended in"
     )
 
 
@@ -103,36 +112,35 @@ def test_several_topics_are_summed_up_by_the_slowest_in_the_words_of_each() -> N
     slow.add(0, 1_620_000)
     fast.add(0, -1_000, 10)
     topics = {"fast": TopicTimes(10, by_append=fast), "slow": TopicTimes(100, by_append=slow)}
-    assert latency_verdict("slow", slow.total()).endswith("all within 27m of their create time")
-    assert latencies_verdict(LatencyResult(topics, 0, [])) == (
+    assert ", worst 27m appended in" in topic_verdict("slow", topics["slow"], None)
+    assert latencies_verdict(LatencyResult(topics, 0, []), None) == (
         "110 records of 2 topics; the slowest topic is slow: 99% of its records were appended"
         " within 26m30s"
     )
-    assert latencies_verdict(LatencyResult(topics | {"slow": topics["fast"]}, 0, [])).endswith(
+    early = LatencyResult(topics | {"slow": topics["fast"]}, 0, [])
+    assert latencies_verdict(early, None).endswith(
         "99% of its records were appended at or before their create time"
     )
 
 
 def test_appends_before_the_create_time() -> None:
-    assert latency_verdict("t", histogram(-2_580_000, -60_000, 5_000)) == (
-        "t: half of the 3 records were appended at or before their create time, 99% within 5s, all"
-        " within 5s of their create time; some were appended up to 43m before their create time"
+    assert latency_verdict("t", histogram(-2_580_000, -60_000, 5_000), HOUR, None) == (
+        "t: 3 records: P50 -1m, P99 5s, worst 5s appended in the hour from 1970-01-01 01:00:00"
+        " (UTC); some were appended up to 43m before their create time"
     )
 
 
-def test_the_worst_hour_or_the_worst_span_of_hours() -> None:
+def test_the_worst_latency_of_a_topic_has_the_hour_of_its_append() -> None:
     by_hour = LatencyByHour()
-    by_hour.add(0, 1_000)
-    by_hour.add(4 * HOUR_MS, 60_000)
-    zone = "America/New_York"
-    assert worst_line("t", by_hour, HOUR_MS, zone) == (
-        "t: the hour with the largest P99 began at 1969-12-31 23:00:00 (America/New_York):"
-        " 1m, 1 record"
+    by_hour.add(HOUR_MS, 60_000)
+    by_hour.add(4 * HOUR_MS, 1_000, 1_000)
+    assert slowest_span(by_hour) == (HOUR_MS, 2 * HOUR_MS)
+    topic = TopicTimes(1_001, by_append=by_hour)
+    assert topic_verdict("t", topic, "America/New_York") == (
+        "t: 1,001 records: P50 1s, P99 1s, worst 1m appended in the hour from 1969-12-31 20:00:00"
+        " (America/New_York)"
     )
-    assert worst_line("t", by_hour, 4 * HOUR_MS, zone) == (
-        "t: the 4 hours with the largest P99 are 1969-12-31 23:00:00 to 1970-01-01 03:00:00"
-        " (America/New_York): 1m, 1 record"
-    )
+    assert slowest_span(LatencyByHour()) is None
 
 
 @pytest.mark.parametrize(
@@ -145,12 +153,12 @@ def test_the_worst_hour_or_the_worst_span_of_hours() -> None:
 )
 def test_the_worst_day_week_or_month(unit: CalendarUnit, words: str) -> None:
     units = {0: histogram(1_000), 4 * 24 * HOUR_MS: histogram(60_000)}
-    assert worst_line("t", units, HOUR_MS, None, unit) == f"t: the {words} (UTC): 1m, 1 record"
+    assert worst_line("t", units, None, unit) == f"t: the {words} (UTC): 1m, 1 record"
 
 
 def test_the_worst_week_can_begin_before_1970() -> None:
     units = {-3 * 24 * HOUR_MS: histogram(60_000), 4 * 24 * HOUR_MS: histogram(1_000)}
-    line = worst_line("t", units, HOUR_MS, None, CalendarUnit.WEEK)
+    line = worst_line("t", units, None, CalendarUnit.WEEK)
     assert line == "t: the week with the largest P99 began on 1970-01-01 (UTC): 1m, 1 record"
 
 

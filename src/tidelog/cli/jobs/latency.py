@@ -162,9 +162,10 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
 def _show(surroundings: Surroundings, request: Request, result: "LatencyResult") -> None:
     """Print the verdict, lines on bulk loads, a table, and notes."""
     from tidelog.cli.latency import PRECISION_NOTE
+    from tidelog.jobs.latency.tables import latencies_verdict
 
     kind, show = request.kind, shown_table(request.show, LatencyShow, request.kind)
-    verdict = _verdict(result, request.zone)
+    verdict = latencies_verdict(result, request.zone)
     output.print_verdict(surroundings, verdict, kind)
     for name, topic in result.topics.items():
         for line in _load_lines(name, topic, request.zone):
@@ -225,24 +226,10 @@ def table(
 
 def lines(result: "LatencyResult", zone: str | None) -> list[str]:
     """Return lines about each topic, and notes."""
-    from tidelog.scan.latency_verdict import latency_verdict
+    from tidelog.jobs.latency.tables import topic_verdict
 
-    texts: list[str] = []
-    for name, topic in result.topics.items():
-        loads = [*_load_lines(name, topic, zone)]
-        texts += loads or [latency_verdict(name, topic.by_append.total())]
+    texts = [topic_verdict(name, topic, zone) for name, topic in result.topics.items()]
     return texts + notes(result)
-
-
-def _verdict(result: "LatencyResult", zone: str | None) -> str:
-    """Return the line of a topic's bulk load if the result has only this topic, else a sentence."""
-    from tidelog.jobs.latency.tables import latencies_verdict
-
-    if len(result.topics) == 1:
-        ((name, topic),) = result.topics.items()
-        for line in _load_lines(name, topic, zone):
-            return line
-    return latencies_verdict(result)
 
 
 def _load_lines(name: str, topic: "TopicTimes", zone: str | None) -> Iterator[str]:
@@ -283,6 +270,7 @@ def took(result: "LatencyResult", seconds: float) -> str:
 def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
     """Return the report."""
     from tidelog.cli.latency import PRECISION_NOTE
+    from tidelog.jobs.latency.tables import latencies_verdict
 
     sections: list[Section] = [
         Text(
@@ -306,7 +294,7 @@ def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
                 whole=f"--show {show} -o csv",
             )
         )
-    return Report(f"Latency in {place}", sections, f"{_verdict(result, zone)}.")
+    return Report(f"Latency in {place}", sections, f"{latencies_verdict(result, zone)}.")
 
 
 def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 from tidelog.amounts import plural
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.latency import TopicLateness
+from tidelog.scan.latency_loads import find_load, slowest_span
 from tidelog.scan.latency_verdict import (
     clock_ahead_ms,
     latency_verdict,
+    load_line,
     percentile_text,
     shown_percentiles,
 )
@@ -152,12 +154,23 @@ def topic_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]
         )
 
 
-def latencies_verdict(result: LatencyResult) -> str:
+def topic_verdict(name: str, topic: TopicTimes, zone: str | None) -> str:
+    """Return a sentence on the latency of a topic, with times in `zone`; None means UTC.
+
+    If a bulk load causes most of the latency, the sentence is on the other records and the load.
+    """
+    load = find_load(topic.by_append)
+    if load is not None:
+        return load_line(name, load, zone)
+    return latency_verdict(name, topic.by_append.total(), slowest_span(topic.by_append), zone)
+
+
+def latencies_verdict(result: LatencyResult, zone: str | None) -> str:
     """Return a sentence on the latency of one topic: the slowest topic if there are several."""
+    if len(result.topics) == 1:
+        ((only, topic),) = result.topics.items()
+        return topic_verdict(only, topic, zone)
     totals = {name: topic.by_append.total() for name, topic in result.topics.items()}
-    if len(totals) == 1:
-        ((name, total),) = totals.items()
-        return latency_verdict(name, total)
     p99_ms = {name: total.percentile(99) or 0 for name, total in totals.items() if total.count}
     if not p99_ms:
         return f"no record of {plural(len(totals), 'topic')} has both an append and a create time"
