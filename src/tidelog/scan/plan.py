@@ -169,7 +169,6 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     _check_sizes(0, min_split_bytes=min_split_bytes)
     question = _question(clock, times, isolation, needs_match=needs_match)
     everywhere, single = requested_range or RequestedRange(), per_partition or {}
-    everywhere.ensure_two_clocks(question.clock)
     with_times = columns is None or APPEND_TIME_COLUMN in columns
     how = _How(with_times, zone_cache=zone_cache, max_offsets=max_offsets, strict=strict)
 
@@ -433,9 +432,15 @@ class _Planner:
         everywhere: RequestedRange,
         single: Mapping[TopicPartition, RequestedRange],
     ) -> list[_Draft]:
-        """Draft partitions; unset fields of `single` are taken from `everywhere`."""
+        """Draft partitions; unset fields of `single` are taken from `everywhere`.
+
+        Raises InvalidRequest if a range has timestamps, but no range of append times.
+        """
         unset = RequestedRange()
-        return [self.draft(name, single.get(name, unset).filled_from(everywhere)) for name in names]
+        ranges = {name: single.get(name, unset).filled_from(everywhere) for name in names}
+        for one in ranges.values():
+            one.ensure_two_clocks(self._question.clock)
+        return [self.draft(name, one) for name, one in ranges.items()]
 
     def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:
         """Return the plan of these drafts, in splits of about `target_bytes`."""

@@ -54,7 +54,7 @@ def test_each_command_accepts_both_clocks_and_has_the_record_clock_by_default() 
             continue
         clock = options(command)["--clock"]
         assert isinstance(clock.type, click.Choice)
-        more = {"both"} if name == "offsets" else set()
+        more = {"both"} if name in ("offsets", "count") else set()
         assert set(clock.type.choices) == {each.value for each in ClockName} | more
         assert clock.default == "record", name
 
