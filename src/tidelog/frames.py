@@ -395,8 +395,12 @@ class Scan(ArrowSource):
         start, end = self.requested_range.start_ms, self.requested_range.end_ms
         if start is None and end is None:
             return chosen
-        span = f"{_bound(start)} to {_bound(end)} UTC"
-        return f"{chosen}, {self.clock.time_name} {span}"
+        text = f"{chosen}, {self.clock.time_name} {_bound(start)} to {_bound(end)} UTC"
+        if self.requested_range.timestamps is not None:
+            first, last = self.requested_range.timestamps
+            name = ClockName.RECORD.time_name
+            text += f", {name} {_open_bound(first)} to {_open_bound(last)} UTC"
+        return text
 
     def _repr_html_(self) -> str:
         """Return an HTML table for a notebook: selection, bytes to read, first records."""
@@ -418,6 +422,10 @@ class Scan(ArrowSource):
 
 def _bound(ms: int | None) -> str:
     return "open" if ms is None else time_text(ms)
+
+
+def _open_bound(ms: int) -> str:
+    return _bound(None if ms < 0 or ms == INT64_MAX else ms)
 
 
 def first_rows(reader: "pa.RecordBatchReader") -> list[dict[str, object]]:

@@ -105,6 +105,9 @@ def test_the_library_selects_the_same(hours: Cli, place: tuple[str, ...]) -> Non
             assert log.count(
                 "flights", during=_text(appended), clock="append", timestamps=_text(created)
             ) == len(_chosen(appended, created))
+        scan = log.scan("flights", start=NOW, clock="append", timestamps=f"..{NOW}")
+        shown = scan._repr_html_()
+        assert "append time 2023-11-14 22:13:20 to open UTC, timestamp open to 2023-11-14" in shown
         whole = (INT64_MIN, INT64_MAX)
         assert log.count("flights", start=0, clock="append", timestamps=whole) == 10
         for arguments in ({"during": "-6h"}, {"clock": "append"}):
