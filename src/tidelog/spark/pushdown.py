@@ -304,6 +304,7 @@ def scan_ranges(
             **{side: values[number] for side, values in sides.items()},
             **soft,
             filter_ms=limits.times,
+            timestamps=None,
         )
         for number, name in enumerate(names)
         if limits.keeps(name)

@@ -48,7 +48,7 @@ def _is_in(hour: int | None, sides: Sides) -> bool:
     return hour is not None and (start is None or start <= hour) and (end is None or hour < end)
 
 
-def _chosen(appended: Sides, created: Sides) -> list[tuple[object, object]]:
+def _chosen(appended: Sides, created: Sides) -> list[tuple[int, int]]:
     """Return partition and offset of the records in both ranges."""
     return [
         (partition, number)
@@ -110,9 +110,9 @@ def test_the_library_selects_the_same(hours: Cli, place: tuple[str, ...]) -> Non
         assert "append time 2023-11-14 22:13:20 to open UTC, timestamp open to 2023-11-14" in shown
         whole = (INT64_MIN, INT64_MAX)
         assert log.count("flights", start=0, clock="append", timestamps=whole) == 10
-        for arguments in ({"during": "-6h"}, {"clock": "append"}):
+        for during, clock in (("-6h", "record"), (None, "append")):
             with pytest.raises(InvalidRequest, match="a second range beside a range of append"):
-                log.scan("flights", timestamps="..-1h", **arguments)
+                log.scan("flights", during=during, clock=clock, timestamps="..-1h")
 
 
 def test_the_sentence_names_both_ranges(hours: Cli, place: tuple[str, ...]) -> None:
