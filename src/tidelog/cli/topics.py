@@ -392,7 +392,9 @@ def config(  # noqa: PLR0913 - one parameter for each option
             before = _retention(info)
             _say_notes(surroundings, directory.alter_config(topic, changes))
             info = directory.topic(topic)
-            if _retention(info) != before and (due := _due_text(surroundings, directory, info)):
+            if _retention(info) != before and (
+                due := _due_text(surroundings, directory, info, place)
+            ):
                 shown = ""
                 if place.access is None:
                     shown = f" (`tidelog retain {topic}{place.words} --dry-run` shows them)"
@@ -446,25 +448,24 @@ def _due_text(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
     info: "TopicInfo | RemoteTopic",
+    place: Place,
 ) -> str:
     """Return what retention would delete of a topic now; empty for nothing, or if it is unknown.
 
     Brokers don't report segments, so for a cluster the text has an upper bound: the number of
     offsets before the first record that is new enough.
     """
-    from tidelog.directory import Directory
-
     # the settings were already changed, so the command does not fail
     with suppress(TidelogError, OSError):
-        if isinstance(directory, Directory):
-            due = directory.retain(info.name, dry_run=True)
+        if place.access is None:
+            due = cast("Directory", directory).retain(info.name, dry_run=True)
             return segments_text(due) if due else ""
         if info.config is None or CLEANUP_DELETE not in info.config.cleanup_policy:
             return ""
         parts = []
         if info.config.retention_ms >= 0:
             cut_ms = surroundings.env.clock.now_ms() - info.config.retention_ms
-            offsets = _old_offsets(directory, info, info.config, cut_ms)
+            offsets = _old_offsets(cast("RemoteDirectory", directory), info, info.config, cut_ms)
             if offsets:
                 parts.append(f"at most {plural(offsets, 'offset')} by retention.ms")
         if info.config.retention_bytes >= 0:
