@@ -1,9 +1,9 @@
 """Plots for pages: series of values by time or by number, drawn by matplotlib as SVG text.
 
 The module has the data of a plot (`Plot`), its steps of time in a zone, the choice of its axes, and
-the drawing. matplotlib is imported when a plot is drawn. Each panel is drawn twice, for wide and
-for narrow screens, so that text keeps its size. The page's style sheet shows only the picture for
-the screen's width. Small panels are drawn once.
+the drawing. matplotlib is imported when a plot is drawn. A large panel is drawn twice, for wide
+and for narrow screens, so that text keeps its size. The page's style sheet shows only the picture
+for the screen's width. A small panel is drawn once.
 
 Colors are placeholders that become CSS variables of the page, so one picture serves the light and
 the dark scheme. Texts in a picture are SVG text in the page's font, not shapes. A picture has no

@@ -1,4 +1,4 @@
-"""Kernels that find and decode batches give equal results compiled and interpreted on any bytes.
+"""On any bytes, kernels that find and decode batches give the same results whether compiled or not.
 
 The interpreted run asserts that each read and write of bytes is inside its array
 (`kernels.memory`). If the interpreted run passes and the compiled run gives equal results, the

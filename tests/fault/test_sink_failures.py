@@ -99,7 +99,7 @@ def goes_on(log: Log, files: DamageFileSystem) -> bool:
 def expect_readable(
     directory: LogDir, name: TopicPartition, before: LogPromise, intended: LogPromise
 ) -> None:
-    """Assert that acknowledged records are readable, and all or none of the commit's records."""
+    """Assert that all acknowledged records, and all or none of the commit's, are readable."""
     log = directory.log(name.topic, name.partition)
     found = [record.value for record in log.records() if record.value != b"goes on"]
     assert found in [

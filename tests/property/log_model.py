@@ -94,7 +94,7 @@ class Model:
     def counted(self, span: Span, clock: RetentionClock) -> tuple[int, int]:
         """Return bounds, in ms, of the time from which retention computes a segment's age.
 
-        The bounds differ in two cases. If the clock limits a record's time to its append time, a
+        The lower and the upper bound are equal except in two cases. If the clock limits a record's time to its append time, a
         log without a zone map may know only an upper bound. If rows of append times may be lost,
         the bounds include the time that stands for unknown append times.
         """

@@ -216,8 +216,8 @@ class PieceFinder:
                 part.end_position,
                 start,
                 end,
-                # If the range begins in the middle of the file, an index entry proves the smallest
-                # offset of its first batch.
+                # If the range begins in the middle of the file, an index entry proves a lower bound
+                # for the offsets in the range's first batch.
                 floor_offset=first_offset_at(segment, at) if at else segment.base_offset,
                 limit_offset=part.limit,
             )

@@ -40,7 +40,7 @@ def log() -> Log:
 def spans(log: Log, ends: ReadEnds | None) -> list[tuple[int, int, int]]:
     """Return the ranges that a consumer reads one after the other, up to the log end.
 
-    Each range has its segment's base offset, its start and its end.
+    Each range is a tuple: the base offset of its segment, and the start and the end of the range.
     """
     found, offset = [], 0
     source = SegmentBytes(log.context.pool, may_block=True)

@@ -202,8 +202,8 @@ class Reducer:
             seeds: int64[SEEDS].
             partition: Index of the partition.
             span_ms: Length of a span of time in ms.
-            hand_out: Function that gets rows, sorted by hash. It is called each time the table is
-                full, and by `finish`.
+            hand_out: Function to which rows are passed, sorted by hash. It is called each time the
+                table is full, and by `finish`.
             rows_max: Maximum number of rows in the table.
         """
         self.spans = TimeSpans(span_ms)

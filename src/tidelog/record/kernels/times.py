@@ -108,7 +108,7 @@ def _may_be_rewritten(table: Longs, slot: int) -> bool:
 def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
     """Whether all create times of a batch equal the append time.
 
-    False if the body is damaged; decoding the batch later raises the error.
+    False if the body is damaged; the error is raised when the batch is decoded.
     """
     append_time = table[slot, MAX_TIMESTAMP]
     at, end = table[slot, BODY_START], table[slot, BODY_END]

@@ -437,7 +437,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     def assignor(
         self, previous: Subscription | None = None, new: Subscription | None = None
     ) -> str | None:
-        """Return the assignor that most members request after a change.
+        """Return the assignor that, after a change, the largest number of members request.
 
         The result is None if no member requests an assignor.
 

@@ -395,7 +395,7 @@ def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> s
         objects are removed, or a truncated segment still uses the folder.
 
     Raises:
-        StorageFailure: The store failed; objects removed before stay removed.
+        StorageFailure: The store failed; objects that were already removed stay removed.
     """
     live = {row.folder for row in manifest.segments}
     due = [one.segment for one in manifest.garbage if one.since_ms <= before_ms]
