@@ -94,9 +94,9 @@ class Model:
     def counted(self, span: Span, clock: RetentionClock) -> tuple[int, int]:
         """Return bounds, in ms, of the time from which retention computes a segment's age.
 
-        The lower and the upper bound are equal except in two cases. If the clock limits a record's time to its append time, a
-        log without a zone map may know only an upper bound. If rows of append times may be lost,
-        the bounds include the time that stands for unknown append times.
+        The lower and the upper bound are equal except in two cases. If the clock limits a record's
+        time to its append time, a log without a zone map may know only an upper bound. If rows of
+        append times may be lost, the bounds include the time that stands for unknown append times.
         """
         inside = [e for e in self.entries if span.base <= e.offset < span.end]
         largest = max((e.timestamp for e in inside), default=UNKNOWN)

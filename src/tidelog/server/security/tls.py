@@ -200,7 +200,8 @@ class TlsContexts:
     """TLS context that reloads changed certificates. Used only in the event loop's thread.
 
     Attributes:
-        context: Context for the listener. Each handshake switches its connection to the newest context.
+        context: Context for the listener. Each handshake switches its connection to the newest
+            context.
     """
 
     def __init__(self, config: BrokerConfig, files: FileSystem, *, verifies_clients: bool) -> None:
