@@ -144,10 +144,10 @@ def commit_beginnings(client: RawClient, names: Names) -> None:
     """Commit offset 0 of each partition for the group, in an ordinary commit.
 
     Without a committed offset, librdkafka 2.16 may return to the beginning after it has read
-    records. At the beginning, librdkafka looks up the start of the partition. If the
-    response is late, librdkafka starts a timer for a second lookup, half a second later or when the broker is back. The second lookup occurs even
-    if records have been read in between. If the consumer was paused meanwhile, librdkafka then
-    continues at the start.
+    records. At the beginning, librdkafka looks up the start of the partition. If the response is
+    late, librdkafka starts a timer for a second lookup, half a second later or when the broker is
+    back. The second lookup occurs even if records have been read in between. If the consumer was
+    paused meanwhile, librdkafka then continues at the start.
     """
     find_coordinator(client, names.group, GROUP_KEY)
     rows = [
