@@ -3,6 +3,7 @@
 import math
 import re
 from datetime import UTC, datetime
+from itertools import pairwise
 from xml.etree import ElementTree as ET
 from zoneinfo import ZoneInfo
 
@@ -234,6 +235,38 @@ def test_an_axis_of_any_span_has_ticks(hours: int) -> None:
     values = Series("a", joined(dict.fromkeys(range(0, hours, 1 + hours // 90), 1.0), axis))
     page = Plot(panels={"": [values]}, y_title="records", axis=axis).html()
     assert all("1970" in " ".join(texts(one)) for one in pictures(page))
+
+
+@pytest.mark.parametrize(
+    ("axis", "step"),
+    [
+        (HOURS, 1),
+        (Numbers(title="delay", name=Unit.MS.text, unit=Unit.MS), 1),
+        (steps_for([0, 499], "UTC"), 6 * HOUR_MS),
+    ],
+    ids=["numbers", "delays", "times"],
+)
+def test_the_labels_below_an_axis_do_not_overlap(axis: Numbers | Steps, step: int) -> None:
+    series = Series("a", {number * step: 1.0 + number % 7 for number in range(80)})
+    page = Plot(panels={"": [series]}, y_title="records", axis=axis).html()
+    for picture in pictures(page):
+        spans = spans_below(picture)
+        assert len(spans) > 1
+        assert all(end < start for (_, end), (start, _) in pairwise(spans)), spans
+
+
+def spans_below(picture: ET.Element) -> list[tuple[float, float]]:
+    """Return where each label in the first line below the axis begins and ends, in px."""
+    spans = []
+    for node in picture.iter(f"{SVG}text"):
+        moved = re.match(r"translate\(([\d.]+) ([\d.]+)\)", node.get("transform", ""))
+        x, y = map(float, moved.groups() if moved else (node.get("x", ""), node.get("y", "")))
+        if 200 < y < 215:
+            width = 0.56 * 12 * len(node.text or "")
+            anchor = re.search("text-anchor: ([a-z]+)", node.get("style", ""))
+            left = x - width * {"middle": 0.5, "end": 1.0}.get(anchor[1] if anchor else "", 0.0)
+            spans.append((left, left + width))
+    return spans
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """An audit's findings by key and its reordered keys equal those computed with dictionaries."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +14,14 @@ from tests.core import examples
 from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import PlainRecord
 
+from tidelog.env import os_env
+from tidelog.errors import CorruptFile
 from tidelog.jobs.audit import key_verdicts
 from tidelog.jobs.audit.key_verdicts import compare, displaced, undelivered
 from tidelog.jobs.audit.options import KINDS, Kind
+from tidelog.jobs.audit.run import Section, TopicResult
+from tidelog.jobs.audit.state_files import CHUNKS, write_rows
+from tidelog.jobs.audit.work import ComparePart, order_part
 from tidelog.record.columns.key_tables import KeyTable
 from tidelog.record.kernels import key_rows
 from tidelog.record.kernels.memory import Longs
@@ -178,6 +185,52 @@ def test_keys_in_another_order(offsets: list[int], expected: set[int]) -> None:
 def test_partitions_have_orders_of_their_own() -> None:
     assert displaced_of([4, 3, 2, 1], [(0, 0), (0, 1), (1, 0), (1, 1)]) == set()
     assert displaced_of([4, 3, 2, 1], [(0, 0), (1, 0), (0, 0), (1, 1)]) == {0, 2}
+
+
+def test_sections_of_a_file_contain_the_pairs_of_one_partition_on_each_side(
+    tmp_path: Path,
+) -> None:
+    """One key is in partition 1 of A and 0 of B; two are in 0 of A and 1 of B, in another order."""
+    one, two, three = [(name, 1, b"v") for name in (b"one", b"two", b"three")]
+    sides = [
+        [(0, plain_rows([two, three])), (1, plain_rows([one], 1))],
+        [(0, plain_rows([one])), (1, plain_rows([three, two], 1))],
+    ]
+    files = []
+    for number, side in enumerate(sides):
+        names = [f"{number}-{partition}.rows" for partition, _ in side]
+        for name, (_, rows) in zip(names, side, strict=True):
+            order = np.argsort(rows[:, key_rows.HASH_HIGH].view(np.uint64))
+            write_rows(os_env(), str(tmp_path / name), rows[order])
+        files.append(
+            [(partition, [name]) for name, (partition, _) in zip(names, side, strict=True)]
+        )
+    fields = {"files": files, "chunks": [0, CHUNKS], "history": True, "positions": None}
+    compare_part = ComparePart(folder=str(tmp_path), keys_max=9, wants_order=True)
+    text, _ = compare_part(json.dumps(fields | {"behind": []}))
+    assert isinstance(text, str)
+    result = TopicResult(history=True)
+    counts = json.loads(text)
+    assert counts.pop("damaged") == []
+    result.add(counts, b"", frozenset())
+    assert set(result.sections) == {(0, 1), (1, 0)}
+    assert ordered(tmp_path, result.sections[1, 0]) == []
+    assert ordered(tmp_path, result.sections[0, 1]) == [(0, 0, 1, 1), (0, 1, 1, 0)]
+    ((name, *_),) = result.sections[1, 0]
+    content = bytearray((tmp_path / name).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / name).write_bytes(content)
+    assert len(ordered(tmp_path, result.sections[0, 1])) == 2
+    with pytest.raises(CorruptFile, match="the pairs do not match their checksum"):
+        ordered(tmp_path, result.sections[1, 0])
+
+
+def ordered(folder: Path, sections: Sequence[Section]) -> list[tuple[int, ...]]:
+    """Return partition and offset on A, and partition and offset on B, of the displaced pairs."""
+    (data,) = order_part(str(folder), json.dumps(sections))
+    assert isinstance(data, bytes)
+    pairs = np.frombuffer(data, np.int64).reshape(-1, key_verdicts.PAIR_FIELDS)
+    return [tuple(pair) for pair in pairs[:, :4].tolist()]
 
 
 @given(offsets=st.permutations(range(9)))

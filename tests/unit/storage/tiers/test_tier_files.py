@@ -7,8 +7,9 @@ import pytest
 from tests.faults import DamageFileSystem
 from tests.unit.storage.tiers.fake_store import URL, FakeStore
 from tests.unit.storage.tiers.tiered import tier_env
+from tests.worlds.constants import set_constant
 
-from tidelog.env import Env, OsFileSystem
+from tidelog.env import Env, ManualClock, OsFileSystem
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
 from tidelog.objects.blocks import (
     BlockCache,
@@ -79,6 +80,51 @@ def test_a_folder_stays_below_its_limit_and_outlives_a_process() -> None:
     again.put("new", b"n" * 700)
     sizes = [fs.stat(f"{FOLDER}/{entry.name}").size for entry in fs.list_dir(FOLDER)]
     assert sum(sizes) <= 1000
+
+
+def test_recently_used_blocks_of_a_folder_are_kept_and_unused_ones_go_by_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_constant(monkeypatch, "_LIST_AGAIN", 4, inside="tidelog.objects.blocks")
+    clock = ManualClock()
+    fs = DamageFileSystem(clock=clock)
+    size = len(encode_block(b"00", "00"))
+    blocks = FolderBlocks(fs, FOLDER, 8 * size)
+    for number in range(40):
+        clock.advance(1)
+        blocks.put(f"{number:02}", b"%02d" % number)
+        assert blocks.get("00") == b"00", number
+    cached = ["00", *(f"{number}" for number in range(33, 40))]
+    assert [f"{number:02}" for number in range(40) if blocks.get(f"{number:02}")] == cached
+    for number in range(3):
+        FolderBlocks(fs, FOLDER, 8 * size).put(f"n{number}", b"nn")
+        clock.advance(1)
+    assert [name for name in cached if blocks.get(name)] == cached[3:]
+
+
+def test_processes_that_share_a_folder_also_count_the_blocks_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two listings of the folder, a process does not see the others' new blocks."""
+    set_constant(monkeypatch, "_LIST_AGAIN", 4, inside="tidelog.objects.blocks")
+    fs, data = DamageFileSystem(), b"x" * 90
+    size = len(encode_block(data, "0-00"))
+    processes = [FolderBlocks(fs, FOLDER, 20 * size) for _ in range(2)]
+    for number in range(60):
+        for process, blocks in enumerate(processes):
+            blocks.put(f"{process}-{number:02}", data)
+            assert len(fs.list_dir(FOLDER)) <= 20 + 4
+
+
+def test_temporary_files_of_other_processes_are_removed() -> None:
+    fs = DamageFileSystem()
+    fs.make_dirs(FOLDER)
+    fs.open(f"{FOLDER}/left.block-1-1.tmp", create=True).close()
+    blocks = FolderBlocks(fs, FOLDER, 1000)
+    blocks.put("a", b"data")
+    (entry,) = fs.list_dir(FOLDER)
+    assert entry.name.endswith(".block")
+    assert blocks.get("a") == b"data"
 
 
 def test_every_flipped_bit_of_a_block_is_found() -> None:
