@@ -802,17 +802,6 @@ class _Drawing:
         self.axes.set_xticks(at, texts)
         self.axes.xaxis.set_minor_locator(MaxNLocator(1))
         self.axes.tick_params(axis="x", which="minor", length=0, labelsize=0)
-        self._keep_inside()
-
-    def _keep_inside(self) -> None:
-        """Right-align the last label, and left-align the first, if the picture would cut them."""
-        for tick, label in zip(self.axes.get_xticks(), self.axes.get_xticklabels(), strict=False):
-            px = self.axes.transData.transform((tick, 0))[0]
-            width = max(map(len, label.get_text().split("\n")), default=0) * _FONT_PX * 0.56
-            if px + width / 2 > self.width:
-                label.set_horizontalalignment("right")
-            elif px - width / 2 < 0:
-                label.set_horizontalalignment("left")
 
     def _number_ticks(self, axis: Numbers) -> tuple[list[float], list[str]]:
         limit = max(2, self.width // 60)

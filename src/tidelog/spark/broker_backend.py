@@ -492,8 +492,9 @@ class BrokerBackend(Closing):
         """Return the bounds, limited to the offsets of the requested append times.
 
         Append times never decrease along a partition, so a range of append times is a range of
-        offsets. Tasks filter records by time only where records without a known append time may be
-        between these offsets, and where a filter of the query was pushed down.
+        offsets. If a partition's brokers return append times, tasks also filter its records by
+        time, because records without a known append time may be between these offsets. Tasks also
+        filter by time if a filter of the query was pushed down.
         """
         limited = dict(bounds)
         by_times: dict[tuple[int, int], dict[TopicPartition, Watermarks]] = {}
