@@ -73,6 +73,9 @@ RECORD_BYTES_MAX: Final = 100_000_000
 # librdkafka's error code for a partition that is not in its metadata.
 _UNKNOWN_PARTITION: Final = -190
 
+# Maximum number of callbacks that wait for their thread; while so many wait, calls wait.
+CALLBACKS_MAX: Final = 200_000
+
 # Maximum number of producers of a connection that no call uses. Each producer has a queue and
 # several threads, and a program may choose another batch size for each call.
 LANES_MAX: Final = 16
@@ -81,26 +84,29 @@ LANES_MAX: Final = 16
 class _Callbacks:
     """Thread that runs the callbacks of a connection's futures, one after another.
 
-    The thread starts with the first callback. Life cycle: run and wait, any number of times, then
-    close. Thread-safe.
+    Life cycle: start, run and wait, any number of times, then close. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._has_room = threading.Event()
         self._is_closed = False
+
+    def start(self) -> None:
+        """Start the thread, if this was not done; raises RuntimeError if the system refuses it."""
+        with self._lock:
+            if self._thread is None and not self._is_closed:
+                thread = threading.Thread(target=self._work, name="tidelog-callback", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def run(self, callback: OnResult, future: Future[Results]) -> None:
         """Run a callback in the thread; run it at once after `close`."""
         with self._lock:
             is_closed = self._is_closed
             if not is_closed:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._work, name="tidelog-callback", daemon=True
-                    )
-                    self._thread.start()
                 # for a future that is done, this call runs the callback and logs its exception
                 self._queue.put(lambda: Future.add_done_callback(future, callback))
         if is_closed:
@@ -110,6 +116,15 @@ class _Callbacks:
         while (call := self._queue.get()) is not None:
             with suppress(BaseException):  # for example SystemExit, which would end the thread
                 call()
+            if not self._has_room.is_set():
+                self._has_room.set()
+
+    def wait_for_room(self) -> None:
+        """Wait while too many callbacks are queued; a callback itself does not wait."""
+        while self._queue.qsize() >= CALLBACKS_MAX and not self._is_current:
+            self._has_room.clear()
+            # The thread may have made room between the two calls, so the wait has a limit.
+            self._has_room.wait(_POLL_S)
 
     def wait(self) -> None:
         """Wait for the callbacks that are queued so far; a callback itself does not wait."""
@@ -143,10 +158,14 @@ class _Result(Future[Results]):
         self._callbacks = callbacks
 
     def add_done_callback(self, fn: OnResult) -> None:
-        """Call `fn` with this future when it is done; at once if it is done already."""
+        """Call `fn` with this future when it is done; at once if it is done already.
+
+        Raises RuntimeError if the system refuses the thread of the callbacks; `fn` is not called.
+        """
         if self.done():
             super().add_done_callback(fn)
         else:
+            self._callbacks.start()
             super().add_done_callback(lambda _: self._callbacks.run(fn, self))
 
 
@@ -273,7 +292,8 @@ class Sender:
             `record_count` does not count them. Append times are known for topics with
             LogAppendTime; for other topics they are -1. The log start offset in each result is -1,
             which means unknown. Callbacks of the futures run one after another in a thread of the
-            connection; they may append, flush, wait for other futures and close.
+            connection; they may append, flush, wait for other futures and close. While very many
+            callbacks wait for their turn, calls wait, except calls in a callback.
 
         Raises:
             Closed: The connection was closed.
@@ -283,6 +303,7 @@ class Sender:
         ClusterFailure and others. After such an error, other records of the call may be in the log;
         a note of the error states how many.
         """
+        self._callbacks.wait_for_room()
         codec_name = self._codec_name if codec is None else codec.config_name
         lane = self._take_lane(codec_name, batch_bytes)
         call = _Call(self._callbacks)

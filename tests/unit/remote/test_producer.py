@@ -13,6 +13,7 @@ from tests.worlds.waiting import PATIENCE_S, until_so
 
 from tidelog.env import ManualClock
 from tidelog.errors import Closed, ClusterFailure, InvalidRecord, InvalidTimestamp, MessageTooLarge
+from tidelog.remote import producer
 from tidelog.remote.cluster import Cluster, connect
 from tidelog.remote.producer import (
     LANES_MAX,
@@ -403,6 +404,67 @@ def test_a_callback_that_fails_leaves_later_callbacks(
     sender.flush()
     assert offsets == [4, 5, 9]
     assert "exception calling callback" in caplog.text
+
+
+def test_calls_wait_while_too_many_callbacks_wait(
+    client: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise callbacks that are slower than the deliveries would fill the memory."""
+    monkeypatch.setattr(producer, "CALLBACKS_MAX", 2)
+    client.fake.offsets[0] = list(range(8))
+    sender = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)
+    is_begun, may_end = threading.Event(), threading.Event()
+    offsets = list[int]()
+
+    def block(_: Future[Results]) -> None:
+        is_begun.set()
+        assert may_end.wait(PATIENCE_S)
+        more = [sender.send("flights", [row(0)], None) for _ in range(3)]  # does not wait
+        more[-1].result(PATIENCE_S)
+
+    with client.holding():
+        sender.send("flights", [row(0)], None).add_done_callback(block)
+    assert is_begun.wait(PATIENCE_S)
+    with client.holding():
+        futures = [sender.send("flights", [row(0)], None) for _ in range(2)]
+        for future in futures:
+            future.add_done_callback(lambda done: offsets.append(done.result()[0].base_offset))
+    until_so(lambda: not len(client.fake), "both reports have been handled")
+    results = list[Results]()
+    last = threading.Thread(
+        target=lambda: results.append(sender.send("flights", [row(0)], None).result(PATIENCE_S))
+    )
+    last.start()
+    last.join(0.3)
+    assert last.is_alive()
+    may_end.set()
+    last.join(PATIENCE_S)
+    assert len(results) == 1
+    sender.close()
+    assert offsets == [1, 2]
+
+
+def test_a_refused_callback_thread_is_an_error_of_the_caller(
+    sender: Sender, client: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No callback is lost, and later callbacks run."""
+    offsets = list[int]()
+
+    def note(future: Future[Results]) -> None:
+        offsets.append(future.result()[0].base_offset)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with client.holding():
+        future = sender.send("flights", [row(0)], None)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="new thread"):
+                future.add_done_callback(note)
+        future.add_done_callback(note)
+    sender.flush()
+    assert offsets == [4]
 
 
 def test_a_call_that_a_close_interrupts_ends_with_an_error(client: Library) -> None:
