@@ -206,7 +206,9 @@ def _bounded(part: RequestedRange, ms: int, *, backward: bool) -> RequestedRange
     """Return the range limited to times at or before `ms`; if `backward`, at or after `ms`."""
     if backward:
         return replace(part, start_ms=max(ms, part.start_ms or 0))
-    end_ms = min(ms, INT64_MAX - 1) + 1
+    # Stored append times are rounded down, so `ms` can be before the start of the range. The range
+    # must not end before it starts.
+    end_ms = max(min(ms, INT64_MAX - 1) + 1, part.start_ms or 0)
     return replace(part, end_ms=end_ms if part.end_ms is None else min(end_ms, part.end_ms))
 
 

@@ -62,6 +62,19 @@ def test_tail_is_the_end_of_the_order(hours: Cli, place: tuple[str, ...]) -> Non
     assert read(hours, place, "--tail", "2", "--to", str(NOW - 5 * HOUR)) == BY_RECORD[3:5]
 
 
+def test_rounded_append_times_may_be_before_the_start_of_the_range(cli: Cli) -> None:
+    """Stored append times are rounded down, so the first record's time is before the start."""
+    step = ("--config", "tidelog.append.time.granularity.ms=1000")
+    cli.ok("create", "flights", "--config", "retention.ms=-1", *step)
+    cli.clock.set(NOW + 300)
+    cli.append(*(at(NOW) for _ in range(2 * WINDOW_LEAST)))
+    range_of_times = ("--clock", "append", "--from", str(NOW + 200), "--order", "time")
+    with tidelog.broker(str(cli.data)) as broker:
+        for place in ("--data", str(cli.data)), ("--bootstrap", broker.bootstrap_servers):
+            first = read(cli, place, *range_of_times, "--limit", "3")
+            assert first == [(0, 0), (0, 1), (0, 2)]
+
+
 def places(found: list[tuple[TopicPartition, Record]]) -> list[tuple[object, object]]:
     assert all(record.append_timestamp is not None for _, record in found)
     return [(name.partition, record.offset) for name, record in found]
