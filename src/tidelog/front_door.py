@@ -26,6 +26,7 @@ from tidelog.record.record import Record, with_append_time
 from tidelog.storage.log.log_reader import unknown_times_note
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
+    INT64_MIN,
     ClockName,
     Isolation,
     IsolationLevel,
@@ -494,7 +495,8 @@ class FrontDoor(Closing):
         Raises:
             InvalidTime: `start`, `end`, `during` or `timestamps` is invalid.
             InvalidRequest: Another argument is invalid, `during` is combined with `start` or
-                `end`, or `timestamps` is given without a range of append times.
+                `end`, or `timestamps` ends before it starts, or is given without a range of append
+                times.
         """
         from tidelog.frames import Scan
 
@@ -503,8 +505,10 @@ class FrontDoor(Closing):
         by = ClockName(clock)
         requested_range = self._requested_range(start, end, during)
         if timestamps is not None:
-            both = self.range(timestamps) if isinstance(timestamps, str) else timestamps
-            requested_range = replace(requested_range, timestamps=both)
+            if isinstance(timestamps, str):
+                low, high = self.range(timestamps)
+                timestamps = INT64_MIN if low == OPEN_START else low, high
+            requested_range = replace(requested_range, timestamps=timestamps)
             requested_range.ensure_two_clocks(by)
         return Scan(
             source=self.source,

@@ -70,13 +70,21 @@ class RequestedRange:
         return dataclasses.replace(other, **set_fields)
 
     def ensure_two_clocks(self, clock: ClockName) -> None:
-        """Raise InvalidRequest if `timestamps` is set, but there is no range of append times."""
+        """Raise InvalidRequest if `timestamps` is set, but there is no range of append times.
+
+        Raise it also if `timestamps` ends before it starts.
+        """
         if self.timestamps is None:
             return
         if clock is not ClockName.APPEND or self.times is None:
             raise InvalidRequest(
                 "timestamps is a second range beside a range of append times; give start, end or"
                 " during with clock='append', or use clock='record' for timestamps alone"
+            )
+        start_ms, end_ms = self.timestamps
+        if start_ms > end_ms:
+            raise InvalidRequest(
+                f"the range of timestamps starts at {start_ms} ms, after its end, {end_ms} ms"
             )
 
 

@@ -110,6 +110,11 @@ def test_the_library_selects_the_same(hours: Cli, place: tuple[str, ...]) -> Non
         assert "append time 2023-11-14 22:13:20 to open UTC, timestamp open to 2023-11-14" in shown
         whole = (INT64_MIN, INT64_MAX)
         assert log.count("flights", start=0, clock="append", timestamps=whole) == 10
+        # Timestamps before 1970 are not lost at an open side.
+        scan = log.scan("flights", start=NOW, clock="append", timestamps=f"..{NOW}")
+        assert scan.requested_range.timestamps == (INT64_MIN, NOW)
+        with pytest.raises(InvalidRequest, match="timestamps starts at 5 ms, after its end, 2 ms"):
+            log.count("flights", start=0, clock="append", timestamps=(5, 2))
         for during, clock in (("-6h", "record"), (None, "append")):
             with pytest.raises(InvalidRequest, match="a second range beside a range of append"):
                 log.scan("flights", during=during, clock=clock, timestamps="..-1h")
