@@ -118,12 +118,13 @@ def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
     number of unread records; <= marks an upper bound. BEHIND is the age of the oldest unread
     record, which is in the partition WORST: now minus the record's time on CLOCK. Without unread
     records, BEHIND is 0s and CLOCK is empty. A partition without a committed offset is not counted
-    as unread: whether its records are unread depends on the consumers' auto.offset.reset. Three
-    columns have values from the second sample on: OFFSETS/S, the offsets per second that the group
-    reads; ARRIVALS/S, the offsets per second that producers append; and CATCH UP, the time until
-    the group reaches the end at these speeds. --show partitions adds the offsets, the clock, and
-    the member of each partition. The commit state is ok if the group can continue from its
-    committed offsets, however far it is behind.
+    as unread: whether its records are unread depends on the consumers' auto.offset.reset. The
+    sentence above the table names up to three such partitions. Three columns have values from the
+    second sample on: OFFSETS/S, the offsets per second that the group reads; ARRIVALS/S, the
+    offsets per second that producers append; and CATCH UP, the time until the group reaches the end
+    at these speeds. --show partitions adds the offsets, the clock, and the member of each
+    partition. The commit state is ok if the group can continue from its committed offsets, however
+    far it is behind.
 
     Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample. Without
     GROUP, a group on which the user has no rights is "not authorized", and the exit code is 1.

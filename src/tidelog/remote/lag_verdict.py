@@ -14,7 +14,10 @@ from tidelog.types import HOUR_MS, TopicPartition
 # Ends of sentences for the states other than `OK`: the first text follows the name of one
 # partition, the second text follows several names.
 _BAD: Mapping[State, tuple[str, str]] = {
-    State.NO_COMMIT: ("has no committed offset", "have no committed offset"),
+    State.NO_COMMIT: (
+        "has no committed offset and is not counted",
+        "have no committed offset and are not counted",
+    ),
     State.LOST: ("has lost records", "have lost records"),
     State.BEYOND_END: ("is committed beyond the end", "are committed beyond the end"),
 }
@@ -24,8 +27,9 @@ _BAD: Mapping[State, tuple[str, str]] = {
 class LagSum:
     """Lag of a group in several partitions.
 
-    A partition without a committed offset counts only in `partitions` and `states`. Whether its
-    records are unread depends on the group's setting `auto.offset.reset`, which is unknown.
+    A partition without a committed offset counts only in `partitions`, `states` and `uncommitted`.
+    Whether its records are unread depends on the group's setting `auto.offset.reset`, which is
+    unknown.
 
     Attributes:
         partitions: Number of partitions in the sum.
@@ -42,6 +46,7 @@ class LagSum:
             group does not approach the end of a partition; else None if the time is unknown for a
             partition.
         states: Number of partitions in each state other than `OK`.
+        uncommitted: Partitions without a committed offset, sorted.
         lost: Number of offsets deleted before the group read them.
     """
 
@@ -54,6 +59,7 @@ class LagSum:
     offsets_per_s: float | None
     catch_up_s: float | None
     states: Mapping[State, int]
+    uncommitted: tuple[TopicPartition, ...]
     lost: int
 
     @property
@@ -104,6 +110,9 @@ def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
         offsets_per_s=sum(known_rates) if known_rates and len(known_rates) == len(rates) else None,
         catch_up_s=_longest(times),
         states={state: states.count(state) for state in _BAD if state in states},
+        uncommitted=tuple(
+            sorted(lag.seen.partition for lag in every if lag.state is State.NO_COMMIT)
+        ),
         lost=sum(lag.lost for lag in every),
     )
 
@@ -133,19 +142,23 @@ _DATED_AGE_MS: Final = 7 * 24 * HOUR_MS
 
 
 def lag_verdict(group: str, lags: Iterable[PartitionLag], zone: str | None = None) -> str:
-    """Return a sentence: how far a group is behind, and how many partitions are in a bad state.
+    """Return a sentence: how far a group is behind, and which partitions are in a bad state.
 
-    The age is that of the oldest unread record, and the sentence names the clock of this age. If
-    the group is behind on several partitions, the sentence names the worst of them. If the oldest
-    unread record is a week old or older, the sentence also has its time, in `zone`.
+    At most three partitions without a committed offset are named. The age is that of the oldest
+    unread record, and the sentence names the clock of this age. If the group is behind on several
+    partitions, the sentence names the worst of them. If the oldest unread record is a week old or
+    older, the sentence also has its time, in `zone`.
     """
     every = list(lags)
     total = lag_sum(every)
     if not total.partitions:
         return f"group {group} has no partitions to report"
-    without = total.states.get(State.NO_COMMIT, 0)
+    without, names = len(total.uncommitted), [str(name) for name in total.uncommitted]
     if without == total.partitions:
-        return f"group {group} has no committed offset in {plural(without, 'partition')}"
+        return (
+            f"group {group} has no committed offset in {_first_named(names)}; records there are not"
+            " counted"
+        )
     if total.worst is None:
         read = plural(total.partitions - without, "partition")
         committed = " with a committed offset" if without else ""
@@ -163,7 +176,7 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag], zone: str | None = Non
             if isinf(total.catch_up_s)
             else f"it catches up in {duration_text(total.catch_up_s)}"
         )
-    return "; ".join([*parts, *_state_parts(total.states)])
+    return "; ".join([*parts, *_state_parts(total.states, names)])
 
 
 def _worst_part(total: LagSum) -> list[str]:
@@ -210,8 +223,23 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _state_parts(states: Mapping[State, int]) -> list[str]:
-    return [f"{plural(count, 'partition')} {verb(count, *_BAD[s])}" for s, count in states.items()]
+def _first_named(names: Sequence[str]) -> str:
+    """Return the names of partitions, at least one; of more than three, also the number of others.
+
+    An example is `t-0, t-1, t-2 and 4 more partitions`.
+    """
+    shown, others = list(names[:_NAMED_MAX]), len(names) - _NAMED_MAX
+    return _listed([*shown, *([plural(others, "more partition")] if others > 0 else [])])
+
+
+def _state_parts(states: Mapping[State, int], uncommitted: Sequence[str]) -> list[str]:
+    """Return words for each bad state; `uncommitted` names the partitions of state NO_COMMIT."""
+    parts = []
+    for state, count in states.items():
+        is_named = state is State.NO_COMMIT
+        subject = _first_named(uncommitted) if is_named else plural(count, "partition")
+        parts.append(f"{subject} {verb(count, *_BAD[state])}")
+    return parts
 
 
 def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]], zone: str | None = None) -> str:
@@ -231,15 +259,21 @@ def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]], zone: str | None 
         first = f"all {plural(len(sums), 'group')} have read everything"
         if State.NO_COMMIT in states:
             first = f"no unread records after the committed offsets of {plural(len(sums), 'group')}"
-        return "; ".join([first, *_state_parts(states)])
+        return "; ".join([first, *_state_parts(states, _uncommitted_of(sums))])
     furthest = max(behind, key=lambda group: (behind[group].behind_ms or 0, behind[group].records))
     are = verb(len(behind), "is", "are")
     first = (
         f"{len(behind):,} of {plural(len(sums), 'group')} {are} behind, the furthest:"
         f" {lag_verdict(furthest, groups[furthest], zone)}"
     )
-    others = _state_parts(_states_of(one for group, one in sums.items() if group != furthest))
-    return "; ".join([first, *(f"of other groups {part}" for part in others)])
+    others = {group: one for group, one in sums.items() if group != furthest}
+    parts = _state_parts(_states_of(others.values()), _uncommitted_of(others))
+    return "; ".join([first, *(f"of other groups {part}" for part in parts)])
+
+
+def _uncommitted_of(sums: Mapping[str, LagSum]) -> list[str]:
+    """Return the partitions without a committed offset of several groups, with their groups."""
+    return [f"{name} (group {group})" for group, one in sums.items() for name in one.uncommitted]
 
 
 def _states_of(sums: Iterable[LagSum]) -> dict[State, int]:

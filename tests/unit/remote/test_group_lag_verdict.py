@@ -115,8 +115,9 @@ def test_positions_that_are_wrong() -> None:
     ]
     assert [one.state for one in lags[1:]] == [State.NO_COMMIT, State.LOST, State.BEYOND_END]
     assert lag_verdict("g", lags) == (
-        "group g has read all of 2 partitions with a committed offset; 2 partitions have no"
-        " committed offset; 1 partition has lost records; 1 partition is committed beyond the end"
+        "group g has read all of 2 partitions with a committed offset; t-0 and t-1 have no"
+        " committed offset and are not counted; 1 partition has lost records; 1 partition is"
+        " committed beyond the end"
     )
     assert lag_sum(lags).state == "2 no commit, 4 records lost in 1 partition, 1 beyond the end"
 
@@ -169,19 +170,52 @@ def test_a_partition_without_a_commit_is_not_unread() -> None:
     """A group may start at the log end there: its `auto.offset.reset` is unknown."""
     new, read = lag(0, committed=None, left=50, age_ms=90_000), lag(1, left=3, age_ms=2_000)
     sentence = "group g is 3 records and 2s behind on t-1 (1 of 2 partitions)"
-    assert lag_verdict("g", [new, read]) == f"{sentence}; 1 partition has no committed offset"
+    part = "t-0 has no committed offset and is not counted"
+    assert lag_verdict("g", [new, read]) == f"{sentence}; {part}"
     total = lag_sum([new, read])
     assert (total.records, total.behind_ms, total.partitions) == (3, 2_000, 2)
     assert total.catch_up_s == lag_sum([read]).catch_up_s
-    assert lag_verdict("g", [new]) == "group g has no committed offset in 1 partition"
+    assert lag_verdict("g", [new]) == (
+        "group g has no committed offset in t-0; records there are not counted"
+    )
     assert lags_verdict({"a": [new], "b": [lag()]}) == (
-        "no unread records after the committed offsets of 2 groups; 1 partition has no committed"
-        " offset"
+        "no unread records after the committed offsets of 2 groups; t-0 (group a) has no committed"
+        " offset and is not counted"
     )
     topic, partition, committed, end, *rest = _table_row(new)
     assert (topic, partition, committed, end) == ("t", 0, None, 50)
     assert rest[:5] == [None] * 5
     assert rest[-1] == "no commit"
+
+
+def test_at_most_three_partitions_without_a_commit_are_named() -> None:
+    new = [lag(number, committed=None, left=5, age_ms=1_000) for number in range(5)]
+    read = lag(9)
+    done = "group g has read all of 1 partition with a committed offset"
+    assert lag_verdict("g", [*reversed(new[:3]), read]) == (
+        f"{done}; t-0, t-1 and t-2 have no committed offset and are not counted"
+    )
+    assert lag_verdict("g", [*new, read]) == (
+        f"{done}; t-0, t-1, t-2 and 2 more partitions have no committed offset and are not counted"
+    )
+    assert lag_verdict("g", [*new[:4], read]).endswith(
+        "; t-0, t-1, t-2 and 1 more partition have no committed offset and are not counted"
+    )
+    assert lag_verdict("g", new) == (
+        "group g has no committed offset in t-0, t-1, t-2 and 2 more partitions; records there are"
+        " not counted"
+    )
+    behind = [lag(left=1, age_ms=1_000)]
+    assert lags_verdict({"a": behind, "b": [new[0], read], "c": [new[0], new[1], read]}) == (
+        "1 of 3 groups is behind, the furthest: group a is 1 record and 1s behind on t-0; of other"
+        " groups t-0 (group b), t-0 (group c) and t-1 (group c) have no committed offset and are"
+        " not counted"
+    )
+    lost = [lag(committed=3, start=7, end=7)]
+    assert lags_verdict({"a": behind, "b": new, "c": lost}).endswith(
+        "; of other groups t-0 (group b), t-1 (group b), t-2 (group b) and 2 more partitions have"
+        " no committed offset and are not counted; of other groups 1 partition has lost records"
+    )
 
 
 def test_a_limit_counts_from_the_log_start_without_a_commit() -> None:
