@@ -101,6 +101,14 @@ def warning(path: str, damage: str, remedy: str) -> Finding:
     return Finding(path, damage, remedy, Severity.WARNING)
 
 
+ENDS: Final = "a read ends at the damage"
+
+
+def dumps(log_path: str) -> str:
+    """Return the command that prints the records of a log file, including those after damage."""
+    return f"`tidelog dump --deep {shlex.quote(log_path)}`"
+
+
 def reads_on(log_path: str, offset: int) -> str:
     """Return how to read the records after damage in a log file.
 
@@ -110,13 +118,12 @@ def reads_on(log_path: str, offset: int) -> str:
     """
     directory, partition_dir = posixpath.split(posixpath.dirname(log_path))
     name = files.parse_partition_dir(partition_dir)
-    ends = "a read ends at the damage"
     if name is None:
-        return f"{ends}, but can start again at offset {offset}"
+        return f"{ENDS}, but can start again at offset {offset}"
     place = shlex.quote(directory or ".")
     target = shlex.quote(f"{name.topic}:{name.partition}")
     return (
-        f"{ends}; `tidelog read {target} --data {place} --offset {offset}..` reads on at {offset}"
+        f"{ENDS}; `tidelog read {target} --data {place} --offset {offset}..` reads on at {offset}"
     )
 
 

@@ -25,17 +25,21 @@ from tidelog.record.batch_walk import Batch
 from tidelog.record.offset_order import is_gapless, order_problem
 from tidelog.record.record import ControlType
 from tidelog.storage.checks.findings import (
+    ENDS,
     CheckedPartition,
     CheckOptions,
     Finding,
     Severity,
+    dumps,
     reads_on,
 )
+from tidelog.storage.checks.read_restart import Hole, index_for_reads, restart_offset
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.record_rules import BodyCheck, walk_body
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.log_end import batch_problem, next_sound_batch
+from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import (
     INT64_MAX,
@@ -308,6 +312,8 @@ class LogCheck:
     resumes_at: int = 0
     _reached: int = 0
     _gap: "_Gap | None" = None
+    _index: OffsetIndex | None = None
+    _can_dump: bool = True
 
     def findings(self) -> Iterator[Finding]:
         """Yield all findings. A finding may be about an earlier batch, even in an earlier file."""
@@ -479,11 +485,7 @@ class LogCheck:
         if self._leads_to(behind, position, first_behind):
             rest = self._reads_on(first_behind)
         else:
-            rest = (
-                f"the records from offset {first_behind} on are sound, but a read reaches them"
-                " only if it starts at an index entry after the damaged bytes, because no header"
-                " shows where these bytes end"
-            )
+            rest = self._restart(behind, position, first_behind)
         return self._finding(
             position,
             expected,
@@ -506,6 +508,45 @@ class LogCheck:
                 if order_problem(batch, next_offset, first_behind) is not None:
                     return False
                 next_offset = batch.last_offset + 1
+        return False
+
+    def _restart(self, behind: int, position: int, first_behind: int) -> str:
+        """Return how to read the batches after damaged bytes whose headers are wrong.
+
+        Args:
+            behind: Position of the first sound batch after the damaged bytes.
+            position: Position of the damaged bytes.
+            first_behind: First offset of the batch at `behind`.
+        """
+        facts, end = self.facts, self.end_offset
+        if self._index is None:
+            self._index = index_for_reads(self.partition, facts.base_offset, end)
+        hole = Hole(position, behind, first_behind)
+        start = restart_offset(self._index, self.file, facts.path, hole, end)
+        if start is None and not facts.is_last:
+            start = end
+        self._can_dump = self._can_dump and self._frames_lead_to(behind, position)
+        if start == first_behind:
+            return self._reads_on(start)
+        between = (
+            f"the records from offset {first_behind} on"
+            if start is None
+            else offsets_text(first_behind, start - 1)
+        )
+        other = (
+            f"only {dumps(facts.path)} shows {between}, because no index entry leads a read there"
+            if self._can_dump
+            else f"no command shows {between}, although the batches there are sound, because"
+            " neither a header nor an index entry leads there"
+        )
+        return f"{ENDS if start is None else self._reads_on(start)}; {other}"
+
+    def _frames_lead_to(self, behind: int, position: int) -> bool:
+        """Return whether the sizes in headers from `position` on lead to the batch at `behind`."""
+        with suppress(CorruptData):
+            for at, _ in self._walk(position):
+                if at >= behind:
+                    return at == behind
         return False
 
     def _lost_end(self, position: int, reason: str) -> Finding:

@@ -1,6 +1,7 @@
 """Findings on a damaged log name exactly the lost offsets and the next readable offset."""
 
 import re
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -24,8 +25,9 @@ from tests.worlds.directories.sick import (
     mend,
 )
 
+from tidelog.amounts import offsets_text
 from tidelog.directory import Directory
-from tidelog.errors import CorruptBatch
+from tidelog.errors import CorruptBatch, CorruptData
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.header import seal
@@ -68,7 +70,10 @@ def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
     (finding,) = [each for each in of_log(look(env)) if "can't be read" in each.damage]
     assert (finding.position, finding.offset) == (third.at, third.base_offset)
     assert f"bytes {third.at} to {fourth.at - 1}" in finding.damage
-    assert f"records from offset {fourth.base_offset} on are sound" in finding.remedy
+    restart = re.search(r"reads on at (\d+)", finding.remedy)
+    assert restart is not None
+    between = offsets_text(fourth.base_offset, int(restart[1]) - 1)
+    assert f"no command shows {between}, although" in finding.remedy
 
 
 def test_reading_continues_at_the_promised_offset(env: SeededEnv) -> None:
@@ -89,6 +94,46 @@ def test_reading_continues_at_the_promised_offset(env: SeededEnv) -> None:
             assert first.offset >= offset, at
         write(env, FIRST, whole)
     assert promises > following.at - damaged.at - 61
+
+
+def is_readable_from(env: SeededEnv, offset: int) -> bool:
+    """Return whether a read of all records from `offset` on succeeds and returns a record."""
+    with LogDir.open(PATH, env=env) as directory:
+        try:
+            found = list(directory.reader("t", 0).records(offset))
+        except CorruptData:
+            return False
+    assert found[0].offset >= offset
+    return True
+
+
+@pytest.mark.parametrize("segment", [0, -1], ids=["finished", "last"])
+@pytest.mark.parametrize("field", [0, 7, 8, 11], ids=lambda at: f"byte {at}")
+def test_a_read_restarts_at_the_promised_offset_and_not_before(
+    env: SeededEnv, segment: int, field: int
+) -> None:
+    """A byte of the base offset (0 to 7) or of the length (8 to 11) of one batch is inverted.
+
+    Some of the damaged batches have an index entry.
+    """
+    name = FIRST if segment == 0 else last_log(env)
+    found, whole, promises = batches_in(env, name), read(env, name), 0
+    for damaged, following in pairwise(found[2:14]):
+        change(env, damaged.at + field, bytes([whole[damaged.at + field] ^ 0xFF]), name)
+        for finding in of_log(look(env), name):
+            restart = re.search(r"reads on at (\d+)", finding.remedy)
+            if restart is None or "can't be read" not in finding.damage:
+                continue
+            promises += 1
+            start, first = int(restart[1]), following.base_offset
+            assert is_readable_from(env, start), damaged.at
+            assert not is_readable_from(env, start - 1), damaged.at
+            if start > first:
+                between = offsets_text(first, start - 1)
+                assert f" {between}, " in finding.remedy
+                assert ("dump --deep" in finding.remedy) == (field < 8)
+        write(env, name, whole)
+    assert promises
 
 
 def test_a_damaged_last_offset_is_a_wrong_checksum(env: SeededEnv) -> None:
