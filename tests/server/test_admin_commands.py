@@ -503,6 +503,24 @@ def test_config_says_what_a_broker_would_now_delete(tmp_path: Path) -> None:
         assert note_of("cleanup.policy=compact") == ""
 
 
+def test_config_gives_no_bound_if_a_late_record_follows_one_from_the_future(tmp_path: Path) -> None:
+    """Retention by the capped clock may then delete records after the first late timestamp."""
+    cli = Cli(tmp_path / "data")
+    ahead = ("--config", f"message.timestamp.after.max.ms={9 * DAY_MS}")
+    cli.ok("create", "flights", "--config", "retention.ms=-1", *ahead)
+    cli.clock.set(NOW)
+    cli.append(at(NOW + 2 * DAY_MS))
+    cli.clock.set(NOW + 2 * DAY_MS)
+    cli.append(at(NOW - 9 * DAY_MS))
+    with tidelog.broker(str(cli.data), settings={"log.initial.task.delay.ms": "3600000"}) as own:
+        age_ms = os_env().clock.now_ms() - NOW - DAY_MS
+        shell = Shell(own.bootstrap_servers)
+        assert shell.run(f"config flights --set retention.ms={age_ms}")[0] == ExitCode.OK
+        assert shell.err == (
+            "note: retention would now delete an unknown number of records by retention.ms\n"
+        )
+
+
 def test_a_dry_run_counts_earlier_records_that_stay(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights", "--config", "retention.ms=-1")

@@ -444,6 +444,9 @@ def _retention(info: "TopicInfo | RemoteTopic") -> list[tuple[str | None, bool]]
     return [(info.settings.get(key), key in info.given) for key in keys]
 
 
+_UNKNOWN_RECORDS: Final = "an unknown number of records"
+
+
 def _due_text(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
@@ -452,8 +455,8 @@ def _due_text(
 ) -> str:
     """Return what retention would delete of a topic now; empty for nothing, or if it is unknown.
 
-    Brokers don't report segments, so for a cluster the text has an upper bound: the number of
-    offsets before the first record that is new enough.
+    Brokers don't report segments, so for a cluster the text has an upper bound, if one is known:
+    the number of offsets before the first record that is new enough.
     """
     # the settings were already changed, so the command does not fail
     with suppress(TidelogError, OSError):
@@ -466,34 +469,45 @@ def _due_text(
         if info.config.retention_ms >= 0:
             cut_ms = surroundings.env.clock.now_ms() - info.config.retention_ms
             offsets = _old_offsets(cast("RemoteDirectory", directory), info, info.config, cut_ms)
-            if offsets:
-                parts.append(f"at most {plural(offsets, 'offset')} by retention.ms")
+            if offsets != 0:
+                amount = f"at most {plural(offsets, 'offset')}" if offsets else _UNKNOWN_RECORDS
+                parts.append(f"{amount} by retention.ms")
         if info.config.retention_bytes >= 0:
-            parts.append("an unknown number of records by retention.bytes")
+            parts.append(f"{_UNKNOWN_RECORDS} by retention.bytes")
         return " and ".join(parts)
     return ""
 
 
 def _old_offsets(
     directory: "RemoteDirectory", info: "TopicInfo | RemoteTopic", config: TopicConfig, cut_ms: int
-) -> int:
+) -> int | None:
     """Return how many offsets a cluster's topic has before its first records of a time or later.
+
+    None if the number is unknown. With `tidelog.retention.clock=record-capped`, it is unknown if
+    the first record with such a timestamp was appended before this time: the brokers can't search
+    for the first record whose timestamp and append time are both late enough.
 
     Raises TidelogError if the brokers don't know the times on the clock of retention.
     """
     key = "tidelog.retention.clock"
     clock = config.tidelog_retention_clock if key in info.settings else RetentionClock.RECORD
-    clocks = [ClockName.RECORD, ClockName.APPEND]
-    if clock is not RetentionClock.RECORD_CAPPED:
-        clocks = [ClockName(clock)]
     names = directory.partitions(info.name)
     starts, ends = directory.beginning_offsets(names), directory.end_offsets(names)
-    old = dict(starts)
-    for one in clocks:
-        for name, match in directory.search_times(dict.fromkeys(names, cut_ms), one).items():
-            offset = ends[name] if match.hit is None else match.hit.offset
-            old[name] = max(old[name], offset)
-    return sum(old[name] - starts[name] for name in names)
+
+    def first_offsets(of_clock: ClockName) -> dict[TopicPartition, int]:
+        found = directory.search_times(dict.fromkeys(names, cut_ms), of_clock)
+        return {
+            name: ends[name] if match.hit is None else max(match.hit.offset, starts[name])
+            for name, match in found.items()
+        }
+
+    if clock is not RetentionClock.RECORD_CAPPED:
+        firsts = first_offsets(ClockName(clock))
+        return sum(firsts[name] - starts[name] for name in names)
+    firsts, appended = first_offsets(ClockName.RECORD), first_offsets(ClockName.APPEND)
+    if any(firsts[name] < appended[name] < ends[name] for name in names):
+        return None
+    return sum(max(firsts[name], appended[name]) - starts[name] for name in names)
 
 
 def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:
