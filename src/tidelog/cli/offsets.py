@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 MAX: Final = "max"
 
 _Row = TypeVar("_Row")
+_Result = TypeVar("_Result")
 
 _isolation_option: Final = option_of(
     "isolation",
@@ -158,21 +159,44 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         time_ms = None
         if options.at not in (EARLIEST, LATEST, MAX):
             time_ms = times.read_point(surroundings, options.at, options.zone)
-        matches: dict[ClockName, dict[TopicPartition, TimeMatch]] = {}
-        notes: list[str] = []
-        for clock in clocks:
-            try:
-                matches[clock] = _matches(directory, names, time_ms, options, clock)
-            except InvalidRequest as error:  # the brokers don't know append times
-                if not matches:
-                    raise
-                notes.append(f"no offsets on the {clock} clock: {error}")
+        matches, notes = _on_known_clocks(
+            options.clock,
+            "offsets",
+            lambda clock: _matches(directory, names, time_ms, options, clock),
+        )
         ranges = dict.fromkeys(names, Limits(start_ms=time_ms))
         _print_matches(surroundings, options, directory, matches)
         for clock in matches:
             notes += missing_notes(directory, ranges, clock, options.zone)
     for note in dict.fromkeys(notes):
         surroundings.note(note)
+
+
+def _on_known_clocks(
+    clock: LookupClock, results: str, evaluate: "Callable[[ClockName], _Result]"
+) -> tuple[dict[ClockName, _Result], list[str]]:
+    """Return a result for each clock, and notes on clocks without a result.
+
+    If brokers don't know append times, `--clock both` has a result for the record clock only.
+
+    Args:
+        clock: The requested clock, or both.
+        results: Plural noun for the results in a note.
+        evaluate: Returns the result on a clock.
+
+    Raises:
+        InvalidRequest: The first clock has no result.
+    """
+    found: dict[ClockName, _Result] = {}
+    notes: list[str] = []
+    for one in clock.clocks:
+        try:
+            found[one] = evaluate(one)
+        except InvalidRequest as error:  # the brokers don't know append times
+            if not found:
+                raise
+            notes.append(f"no {results} on the {one} clock: {error}")
+    return found, notes
 
 
 def _print_matches(
@@ -361,6 +385,7 @@ class CountOptions:
         "tidelog count flights:0 --from -6h --clock append -o json",
         "tidelog count flights --from -1h --clock append --timestamps ..-1h",
         "tidelog count flights --from -6h --clock both",
+        "tidelog count flights --by hour --during 'yesterday UTC' --clock both",
         "tidelog count flights:2 --by key",
         "tidelog count flights --by key --order records -n 20 -o csv",
         "tidelog count flights --repeated --from -1d",
@@ -381,7 +406,7 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
 
     --clock append --during A --timestamps B counts on both clocks: the records that arrived in A
     and were created in B. --clock both counts the records of one range by timestamp, and by append
-    time.
+    time; with --by hour, day, week or month, each line has both counts.
 
     --by key shows why a partition is the largest: the keys with most bytes. A byte count is the
     sum of the sizes of keys and values, without headers and before compression. --repeated shows
@@ -404,8 +429,9 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     with open_topics(surroundings, options.place) as directory:
         if error := absent_files(directory, topic, number, options.place.access):
             raise error
-        scans = {
-            clock: directory.scan(
+
+        def scan(clock: ClockName) -> "Scan":
+            return directory.scan(
                 choice,
                 start=start_ms,
                 end=end_ms,
@@ -413,27 +439,35 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
                 timestamps=timestamps,
                 isolation=options.isolation,
             )
-            for clock in options.clock.clocks
-        }
-        scan = next(iter(scans.values()))
-        if options.is_repeated or options.by is CountBy.KEY:
-            _print_keys(surroundings, options, scan)
-        elif options.by is not None:
-            by_time = scan.counts_by(options.by.value, zone=options.zone)
-            _print_by_time(surroundings, options, by_time)
-        else:
-            cache = options.zone_cache
-            counts = {clock: one.counts(zone_cache=cache) for clock, one in scans.items()}
-            _print_whole(surroundings, options, counts)
+
+        clocks, notes = _print_counted(surroundings, options, scan)
         limits = Limits(start_ms=start_ms, end_ms=end_ms)
         ranges = dict.fromkeys(directory.source.partitions(choice), limits)
-        notes = [
-            note
-            for clock in scans
-            for note in missing_notes(directory, ranges, clock, options.zone)
-        ]
+        for clock in clocks:
+            notes += missing_notes(directory, ranges, clock, options.zone)
     for note in dict.fromkeys(notes):
         surroundings.note(note)
+
+
+def _print_counted(
+    surroundings: Surroundings, options: CountOptions, scan: "Callable[[ClockName], Scan]"
+) -> "tuple[Iterable[ClockName], list[str]]":
+    """Print the counts; return their clocks, and notes on requested clocks without counts."""
+    if options.is_repeated or options.by is CountBy.KEY:
+        _print_keys(surroundings, options, scan(ClockName(options.clock)))
+        return options.clock.clocks, []
+    if options.by is not None:
+        unit = options.by.value
+        by_time, notes = _on_known_clocks(
+            options.clock, "counts", lambda clock: scan(clock).counts_by(unit, zone=options.zone)
+        )
+        _print_by_time(surroundings, options, by_time)
+        return by_time, notes
+    counts, notes = _on_known_clocks(
+        options.clock, "counts", lambda clock: scan(clock).counts(zone_cache=options.zone_cache)
+    )
+    _print_whole(surroundings, options, counts)
+    return counts, notes
 
 
 def _refuse_contradictions(options: CountOptions) -> None:
@@ -449,7 +483,7 @@ def _refuse_contradictions(options: CountOptions) -> None:
     if options.limit is not None and not (is_by_key or options.is_repeated):
         raise UsageProblem("--limit is only for --by key and --repeated; add one of these")
     if options.clock is LookupClock.BOTH:
-        if options.is_repeated or options.by is not None:
+        if options.is_repeated or options.by is CountBy.KEY:
             name = "--repeated" if options.is_repeated else f"--by {options.by}"
             raise UsageProblem(
                 f"--clock both gives two counts of a range; leave {name} out, or choose one clock"
@@ -512,30 +546,56 @@ def _say_untimed(
 
 
 def _print_by_time(
-    surroundings: Surroundings, options: CountOptions, counts: "CountsByTime"
+    surroundings: Surroundings, options: CountOptions, counts: "dict[ClockName, CountsByTime]"
 ) -> None:
-    """Print a row for each hour, day, week or month."""
+    """Print a row for each hour, day, week or month, with the count on each requested clock."""
     assert options.by is not None
-    unit, number = CalendarUnit(options.by), len(counts.counts)
-    verdict = f"{_counted(options, counts.records)}, in {plural(number, unit.value)}"
+    clocks, unit = options.clock.clocks, CalendarUnit(options.by)
+    units = _counted_units(counts)
+    records = {clock: one.records for clock, one in counts.items()}
+    verdict = f"{_counted_on_clocks(options, records)}, in {plural(len(units), unit.value)}"
     output.print_verdict(surroundings, verdict, options.kind)
+    names = ["records"]
+    if len(clocks) > 1:
+        names = [f"records_by_{clock.time_name.replace(' ', '_')}" for clock in clocks]
     columns = output.columns(
         output.detail("topic", output.number("partition")),
         output.time("start"),
         output.detail(output.time("end")),
-        output.count("records"),
+        output.count(*names),
     )
     target = parse_target(options.target)
     rows: list[list[Cell]] = [
-        [*target, one.start_ms, one.end_ms, one.records] for one in counts.counts
+        [*target, start_ms, end_ms, *(by_clock.get(clock) for clock in clocks)]
+        for start_ms, end_ms, by_clock in units
     ]
     shown = rows
     if options.kind is Format.TABLE:
-        parts = collapsed(rows, unit, lambda row: not row[-1])
-        shown = [[*target, one, None, 0] if isinstance(one, str) else one for one in parts]
+        parts = collapsed(rows, unit, lambda row: not any(row[-len(clocks) :]))
+        none = [0 if clock in counts else None for clock in clocks]
+        shown = [[*target, one, None, *none] if isinstance(one, str) else one for one in parts]
     output.print_rows(surroundings, columns, shown, options.kind, zone=options.zone)
-    at_least = "at least " if counts.is_least else ""
-    _say_untimed(surroundings, ClockName(options.clock), counts.without_time, at_least)
+    for clock, of_clock in counts.items():
+        at_least = "at least " if of_clock.is_least else ""
+        _say_untimed(surroundings, clock, of_clock.without_time, at_least)
+
+
+def _counted_units(
+    counts: "dict[ClockName, CountsByTime]",
+) -> "list[tuple[int, int, dict[ClockName, int]]]":
+    """Return start, end and counts by clock of each unit of time that any clock has.
+
+    Counts on two clocks have a common start or end, because a range is requested. So one clock has
+    all units of the other clock, with the same ends. Without a requested start, the first unit of a
+    clock may be cut at 1970.
+    """
+    starts: dict[int, int] = {}
+    records: dict[int, dict[ClockName, int]] = {}
+    for clock, by_time in counts.items():
+        for one in by_time.counts:
+            starts[one.end_ms] = min(one.start_ms, starts.get(one.end_ms, one.start_ms))
+            records.setdefault(one.end_ms, dict.fromkeys(counts, 0))[clock] = one.records
+    return [(starts[end_ms], end_ms, records[end_ms]) for end_ms in sorted(records)]
 
 
 # Maximum number of consecutive empty rows (rows without records) in a table. A longer series of
@@ -557,13 +617,19 @@ def collapsed(
 
 def count_verdict(options: CountOptions, counts: "dict[ClockName, Count]") -> str:
     """Return the number of records on each clock in one sentence."""
-    (clock, first), *others = counts.items()
-    number = len(first.partitions)
+    number = len(next(iter(counts.values())).partitions)
     partitions = f", in {plural(number, 'partition')}" if number != 1 else ""
+    records = {clock: one.records for clock, one in counts.items()}
+    return f"{_counted_on_clocks(options, records)}{partitions}"
+
+
+def _counted_on_clocks(options: CountOptions, records: dict[ClockName, int]) -> str:
+    """Return the beginning of a sentence: the number of records on each clock."""
+    (clock, first), *others = records.items()
     more = "".join(
-        f" and {one.records:,} in this range of {other.time_name}s" for other, one in others
+        f" and {number:,} in this range of {other.time_name}s" for other, number in others
     )
-    return f"{_counted(options, first.records, clock)}{more}{partitions}"
+    return f"{_counted(options, first, clock)}{more}"
 
 
 def _has_range(options: CountOptions) -> bool:
@@ -582,7 +648,7 @@ def _print_counts(
     surroundings: Surroundings, options: CountOptions, counts: "dict[ClockName, Count]"
 ) -> None:
     """Print a row for each partition; if a table has several partitions, also print their sum."""
-    is_table, is_single = options.kind is Format.TABLE, len(counts) == 1
+    is_table, is_single = options.kind is Format.TABLE, len(options.clock.clocks) == 1
     rows: list[list[Cell]] = []
     for clock, one in counts.items():
         own: list[list[Cell]] = [

@@ -3,13 +3,14 @@
 The records' create times are out of order, so no range on one clock is a range on the other.
 """
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
 import tidelog
 from tidelog.errors import InvalidRequest
+from tidelog.remote.cluster import Cluster
 from tidelog.types import INT64_MAX, INT64_MIN
 
 HOUR = 3_600_000
@@ -160,6 +161,87 @@ def test_both_clocks_are_counted_by_one_command(hours: Cli, place: tuple[str, ..
     ]
 
 
+def test_hours_are_counted_on_both_clocks(hours: Cli, place: tuple[str, ...]) -> None:
+    # NOW is 13 min 20 s after an hour, so the range begins at NOW in the middle of an hour
+    words = ("count", "flights", "--by", "hour", "--clock", "both", *place)
+    during = ("--during", _text((0, 3)))
+    result = hours.ok(*words, *during)
+    verdict, heading, *rows = result.lines
+    assert verdict == (
+        "flights has 4 records in this range of timestamps and 3 in this range of append times, in"
+        " 4 hours"
+    )
+    headings = "START (UTC) RECORDS BY TIMESTAMP RECORDS BY APPEND TIME"
+    assert " ".join(heading.split()) == headings
+    assert [row.split()[-2:] for row in rows] == [["1", "1"], ["2", "1"], ["1", "1"], ["0", "0"]]
+    for kind in ("json", "csv"):
+        assert verdict in hours.ok(*words, *during, "-o", kind).err
+    found = hours.ok(*words, *during, "-o", "json").objects
+    first = next(iter(found))
+    assert list(first) == [
+        *("topic", "partition", "start", "start_ms", "end", "end_ms"),
+        *("records_by_timestamp", "records_by_append_time"),
+    ]
+    for clock, name in (("record", "timestamp"), ("append", "append_time")):
+        single = ("count", "flights", "--by", "hour", "--clock", clock, *during, *place)
+        alone = hours.ok(*single, "-o", "json").objects
+        assert [row[f"records_by_{name}"] for row in found] == [row["records"] for row in alone]
+        assert [row["end_ms"] for row in found] == [row["end_ms"] for row in alone]
+    assert hours.ok(*words, *during, "-o", "csv").lines[0] == ",".join(first)
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("unit", ["hour", "day"])
+def test_an_open_range_has_all_units_of_both_clocks(
+    hours: Cli, place: tuple[str, ...], sides: Sides, unit: str
+) -> None:
+    options = ("--during", _text(sides), "--by", unit, "-o", "json", *place)
+    found = hours.ok("count", "flights", "--clock", "both", *options).objects
+    for clock, name in (("record", "timestamp"), ("append", "append_time")):
+        alone = hours.ok("count", "flights", "--clock", clock, *options).objects
+        counts = {row["end_ms"]: row[f"records_by_{name}"] for row in found}
+        expected = {row["end_ms"]: row["records"] for row in alone}
+        assert counts == dict.fromkeys(counts, 0) | expected
+    assert all(one["end_ms"] == two["start_ms"] for one, two in pairwise(found))
+
+
+def test_hours_without_records_are_one_row_only_if_both_clocks_have_none(hours: Cli) -> None:
+    during = ("--during", _text((-9, 40)))
+    lines = hours.ok("count", "flights", "--by", "hour", "--clock", "both", *during).lines
+    assert sum("... " in line for line in lines) == 0
+    during = ("--during", _text((-9, 60)))
+    lines = hours.ok("count", "flights", "--by", "hour", "--clock", "both", *during).lines
+    (row,) = (line for line in lines if "hours without records" in line)
+    assert row.split()[-2:] == ["0", "0"]
+
+
+def test_brokers_without_append_times_still_have_the_counts_by_timestamp(
+    hours: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "search_append_times", lambda *_: {})
+    words = ("count", "flights", "--during", _text((0, 3)))
+    with tidelog.broker(str(hours.data)) as broker:
+        both = (*words, "--clock", "both", "--bootstrap", broker.bootstrap_servers)
+        whole = hours.ok(*both)
+        objects = hours.ok(*both, "-o", "json").objects
+        by_hour = hours.ok(*both, "--by", "hour")
+        hour_objects = hours.ok(*both, "--by", "hour", "-o", "json").objects
+        alone = hours.run(
+            *words, "--clock", "append", "--bootstrap", broker.bootstrap_servers, "--by", "hour"
+        )
+    assert alone.code == 3
+    sentence = "flights has 4 records in this range of timestamps, in"
+    assert whole.lines[0] == f"{sentence} 2 partitions"
+    assert whole.lines[1].split() == ["PARTITION", "RECORDS", "CLOCK"]
+    assert {row["clock"] for row in objects} == {"record"}
+    assert by_hour.lines[0] == f"{sentence} 4 hours"
+    assert by_hour.lines[2].split()[-2:] == ["1", "-"]
+    assert [row["records_by_append_time"] for row in hour_objects] == [None] * 4
+    for result in (whole, by_hour):
+        note = "note: no counts on the append clock: clock='append': flights has"
+        assert result.err.count(note) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -172,7 +254,11 @@ def test_both_clocks_are_counted_by_one_command(hours: Cli, place: tuple[str, ..
         (("read", "flights", "--timestamps", "..now"), "add --clock append, or use --during"),
         (("read", "flights", "--timestamps", "..now", "--table"), "not apply with --table"),
         (("count", "flights", "--clock", "both"), "--clock both gives two counts of a range; add"),
-        (("count", "flights", "--clock", "both", "--by", "day"), "leave --by day out"),
+        (
+            ("count", "flights", "--clock", "both", "--by", "day"),
+            "--clock both gives two counts of",
+        ),
+        (("count", "flights", "--clock", "both", "--by", "key"), "leave --by key out"),
         (("count", "flights", "--clock", "both", "--repeated"), "leave --repeated out"),
     ],
 )
