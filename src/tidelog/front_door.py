@@ -499,6 +499,7 @@ class FrontDoor(Closing):
                 times.
         """
         from tidelog.frames import Scan
+        from tidelog.scan.split import ensure_two_clocks
 
         if topics is not None and not isinstance(topics, str | TopicPartition):
             topics = tuple(topics)  # makes a tuple, because an iterator could be used only once
@@ -509,7 +510,7 @@ class FrontDoor(Closing):
                 low, high = self.range(timestamps)
                 timestamps = INT64_MIN if low == OPEN_START else low, high
             requested_range = replace(requested_range, timestamps=timestamps)
-            requested_range.ensure_two_clocks(by)
+            ensure_two_clocks(requested_range, by)
         return Scan(
             source=self.source,
             topics=topics,

@@ -34,7 +34,7 @@ from tidelog.remote.partition_fetch import FetchedBatches, PartitionFetch
 from tidelog.scan import Piece, ScanStats, Split
 from tidelog.scan.batch_filters import AbortedBatches, aborted_spans, piece_filter
 from tidelog.scan.rows import RowMaker
-from tidelog.scan.split import AbortedSpan, is_in_range
+from tidelog.scan.split import AbortedSpan, count_without_timestamp, is_in_range
 from tidelog.types import INT64_MAX, ArrowStream, ClockName, TimestampType
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ def _decoded(
         raise CorruptBatch(reason, at=0, offset=part.offset).located(fetch.path, 0)
     stats.batches += decoded.batches
     stats.batches_opened += decoded.batches_opened
-    stats.add_without_timestamp(decoded.without_time, split.clock)
+    count_without_timestamp(stats, decoded.without_time, split.clock)
     if unstamped is not None:
         stats.without_time += unstamped.without_time
 

@@ -46,6 +46,7 @@ from tidelog.remote import client as codes
 from tidelog.remote.partition_fetch import PartitionFetch
 from tidelog.remote.view import ClusterView, RemoteRecord, Watermarks
 from tidelog.scan import RequestedRange, Split
+from tidelog.scan.split import ensure_two_clocks
 from tidelog.timespec import format_ms
 from tidelog.types import (
     INT64_MAX,
@@ -467,7 +468,7 @@ def plan_remote(
             append times are unknown.
         ClusterFailure: A broker can't be reached, or refuses.
     """
-    requested.ensure_two_clocks(clock)
+    ensure_two_clocks(requested, clock)
     times = requested.times
     if times is not None and times[0] > times[1]:
         raise InvalidRequest(f"empty time range: end {times[1]} ms is before start {times[0]} ms")

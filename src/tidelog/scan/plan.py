@@ -21,7 +21,14 @@ from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, resolve
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
-from tidelog.scan.split import AbortedSpan, Piece, RequestedRange, Split, pack
+from tidelog.scan.split import (
+    AbortedSpan,
+    Piece,
+    RequestedRange,
+    Split,
+    ensure_two_clocks,
+    pack,
+)
 from tidelog.split_size import SPLIT_BYTES, SPLIT_BYTES_MIN, target_bytes
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import (
@@ -212,7 +219,7 @@ def plan_count(  # noqa: PLR0913 - one argument for each way to choose
     env: Env | None,
 ) -> dict[TopicPartition, ScanPlan]:
     """Return each partition's plan for counting, with counts from zone maps; see `plan`."""
-    requested_range.ensure_two_clocks(clock)
+    ensure_two_clocks(requested_range, clock)
     question = Question(clock=clock, isolation=isolation)
     how = _How(zone_cache=zone_cache, counts=True)
 
@@ -439,7 +446,7 @@ class _Planner:
         unset = RequestedRange()
         ranges = {name: single.get(name, unset).filled_from(everywhere) for name in names}
         for one in ranges.values():
-            one.ensure_two_clocks(self._question.clock)
+            ensure_two_clocks(one, self._question.clock)
         return [self.draft(name, one) for name, one in ranges.items()]
 
     def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:

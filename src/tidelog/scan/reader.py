@@ -39,7 +39,13 @@ from tidelog.scan.byte_sources import Ranges, RangeSource, all_ranges
 from tidelog.scan.plan import replan, with_directory
 from tidelog.scan.rows import COLUMNS, AppendRuns, RowMaker
 from tidelog.scan.rows import schema as rows_schema
-from tidelog.scan.split import Piece, ScanStats, Split, ensure_times
+from tidelog.scan.split import (
+    Piece,
+    ScanStats,
+    Split,
+    count_without_timestamp,
+    ensure_times,
+)
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.segment.closed_segment import as_closed
 from tidelog.storage.segment.gaps import is_gap_loss, lost_gap
@@ -434,7 +440,7 @@ class _SplitReader:
         self.stats.log_bytes += decoded.end_at
         self.stats.batches += decoded.batches
         self.stats.batches_opened += decoded.batches_opened
-        self.stats.add_without_timestamp(decoded.without_time, self.split.clock)
+        count_without_timestamp(self.stats, decoded.without_time, self.split.clock)
 
     def _replan(self, split: Split) -> Split:
         """Plan the rest of the split again with the current files, and report lost offsets."""

@@ -69,23 +69,24 @@ class RequestedRange:
         set_fields = {name: value for name, value in own_fields.items() if value is not None}
         return dataclasses.replace(other, **set_fields)
 
-    def ensure_two_clocks(self, clock: ClockName) -> None:
-        """Raise InvalidRequest if `timestamps` is set, but there is no range of append times.
 
-        Raise it also if `timestamps` ends before it starts.
-        """
-        if self.timestamps is None:
-            return
-        if clock is not ClockName.APPEND or self.times is None:
-            raise InvalidRequest(
-                "timestamps is a second range beside a range of append times; give start, end or"
-                " during with clock='append', or use clock='record' for timestamps alone"
-            )
-        start_ms, end_ms = self.timestamps
-        if start_ms > end_ms:
-            raise InvalidRequest(
-                f"the range of timestamps starts at {start_ms} ms, after its end, {end_ms} ms"
-            )
+def ensure_two_clocks(requested: RequestedRange, clock: ClockName) -> None:
+    """Raise InvalidRequest if `timestamps` is set, but there is no range of append times.
+
+    Raise it also if `timestamps` ends before it starts.
+    """
+    if requested.timestamps is None:
+        return
+    if clock is not ClockName.APPEND or requested.times is None:
+        raise InvalidRequest(
+            "timestamps is a second range beside a range of append times; give start, end or"
+            " during with clock='append', or use clock='record' for timestamps alone"
+        )
+    start_ms, end_ms = requested.timestamps
+    if start_ms > end_ms:
+        raise InvalidRequest(
+            f"the range of timestamps starts at {start_ms} ms, after its end, {end_ms} ms"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,13 +303,6 @@ class ScanStats:
         self.replanned += other.replanned
         self.lost += other.lost
 
-    def add_without_timestamp(self, count: int, clock: ClockName) -> None:
-        """Add a number of records that have no timestamp, read for a range on a clock."""
-        if clock is ClockName.RECORD:
-            self.without_time += count
-        else:
-            self.without_timestamp += count
-
     @classmethod
     def total(cls, parts: Iterable[Self]) -> Self:
         """Return the sum of several statistics."""
@@ -316,6 +310,14 @@ class ScanStats:
         for part in parts:
             whole.add(part)
         return whole
+
+
+def count_without_timestamp(stats: ScanStats, count: int, clock: ClockName) -> None:
+    """Add to `stats` a number of records that have no timestamp, read for a range on a clock."""
+    if clock is ClockName.RECORD:
+        stats.without_time += count
+    else:
+        stats.without_timestamp += count
 
 
 def is_in_range(time_ms: int, time_range: tuple[int, int]) -> bool:
