@@ -131,6 +131,10 @@ class BytesFileSystem:
             raise FileNotFoundError(path)
         return BytesFile(self.contents[path])  # type: ignore[return-value] # it is only read
 
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        file = self.open(path)
+        return memoryview(file.pread(file.size() if size is None else size, 0))
+
     def exists(self, path: str) -> bool:
         return path in self.contents or any(name.startswith(f"{path}/") for name in self.contents)
 
