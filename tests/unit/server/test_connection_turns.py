@@ -140,6 +140,13 @@ def test_a_full_transport_gets_no_further_writes(node: Node) -> None:
     asyncio.run(run())
 
 
+async def limit_producers(node: Node) -> None:
+    """Set a quota: a request of 50,000 bytes throttles its client for 14 hours."""
+    quotas: Quotas = {(("client-id", "test"),): {"producer_byte_rate": 1.0}}
+    await node.cluster.change(lambda state: state._replace(quotas=quotas))
+    node.partitions.get("t", 0)
+
+
 @pytest.mark.parametrize("silenced", [1, TURN_REQUESTS - 1, TURN_REQUESTS])
 def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> None:
     """Request number `silenced` exceeds a quota; the next request waits until the throttle ends."""
@@ -147,9 +154,7 @@ def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> N
     async def run() -> None:
         clock = node.env.clock
         assert isinstance(clock, ManualClock)
-        quotas: Quotas = {(("client-id", "test"),): {"producer_byte_rate": 1000.0}}
-        await node.cluster.change(lambda state: state._replace(quotas=quotas))
-        node.partitions.get("t", 0)
+        await limit_producers(node)
         client = WireClient(node)
         frames = [client.versions() for _ in range(silenced - 1)]
         frames.append(client.produce("t", 50_000))
@@ -168,6 +173,66 @@ def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> N
         node.timers.run_due()
         await turns()
         assert answered(client) == left
+        client.connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("more", [0, 1, TURN_REQUESTS + MORE])
+def test_a_throttled_connection_closes_once_its_client_sends_no_more(node: Node, more: int) -> None:
+    """Without this rule, connections of throttled clients that left would count for hours."""
+
+    async def run() -> None:
+        await limit_producers(node)
+        client = WireClient(node)
+        produce = client.produce("t", 50_000)
+        client.send(produce, *[client.versions() for _ in range(more)])
+        await turns()
+        assert answered(client) == 1
+        if client.connection.eof_received():
+            await turns()
+        else:
+            client.transport.close()
+        assert client.transport.is_over
+        assert answered(client) == more
+        client.connection.connection_lost(None)
+        assert not len(client.clients)
+
+    asyncio.run(run())
+
+
+def test_a_throttle_after_the_end_of_the_input_delays_no_request(node: Node) -> None:
+    async def run() -> None:
+        await limit_producers(node)
+        client = WireClient(node)
+        client.connection.pause_writing()
+        client.send(client.produce("t", 50_000), client.produce("t", 50_000), client.versions())
+        assert client.connection.eof_received()
+        client.connection.resume_writing()
+        await turns()
+        assert answered(client) == 3
+        assert client.transport.is_over
+        client.connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_a_throttled_connection_closes_when_it_is_idle(node: Node) -> None:
+    """As in Kafka: a client that vanished without a disconnect may be throttled for days."""
+
+    async def run() -> None:
+        clock = node.env.clock
+        assert isinstance(clock, ManualClock)
+        await limit_producers(node)
+        client = WireClient(node)
+        client.send(client.produce("t", 50_000))
+        await turns()
+        clock.advance(node.config.connections_max_idle_ms)
+        client.clients.watch_idle()
+        before = client.transport.is_over
+        clock.advance(1)
+        client.clients.watch_idle()
+        assert (before, client.transport.is_over) == (False, True)
         client.connection.connection_lost(None)
 
     asyncio.run(run())

@@ -5,8 +5,8 @@ Exception: if several requests arrive together, their small responses are sent t
 client the broker holds at most one request, one response (or a few small ones), and the bytes that
 arrived before reading paused. Also as in Kafka, a request is carried out even if the client
 disconnects before the response. Exception: a request that waits for records is dropped after a
-disconnect. After a half-close (`eof_received`) all received requests are processed, and the client
-gets the responses that it still reads.
+disconnect. After a half-close (`eof_received`) all received requests are processed without throttle
+times, and the client gets the responses that it still reads.
 """
 
 import asyncio
@@ -256,6 +256,11 @@ class Connection(asyncio.BufferedProtocol):
         """Remember that the client sends no more; return whether the transport must stay open."""
         self._has_ended = True
         self._flush()
+        # A throttle time slows down only clients that send more. It may last for days, so it must
+        # not delay the close: a client that has disconnected looks like one that has half-closed.
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._take_next_turn()
         transport = self._transport
         # A TLS transport closes when this method returns, whatever the result is.
         is_plain = transport is not None and not self._ahead_bytes
@@ -345,8 +350,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being processed, during which the client may be silent."""
-        return self._pending.is_waiting or self._next_turn is not None or self.memory.is_waiting
+        """Whether a request is being processed, during which the client may be silent.
+
+        A throttle time, which may last for days, does not count, as in Kafka.
+        """
+        has_turn = type(self._next_turn) is QueuedTurn
+        return self._pending.is_waiting or has_turn or self.memory.is_waiting
 
     def attend(self) -> bool:
         """Let the system report each received byte; return False if it already did so.
@@ -546,9 +555,12 @@ class Connection(asyncio.BufferedProtocol):
         LOGGER.info(text, facts.host, api_name(key), seconds, size_bytes, extra=extra)
 
     def _throttle(self) -> None:
-        """Process no request during the throttle time that the response has reported."""
+        """Process no request during the throttle time that the response has reported.
+
+        After a half-close, requests are processed at once.
+        """
         delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
-        if self._transport is not None:
+        if self._transport is not None and not self._has_ended:
             assert self._next_turn is None
             self._next_turn = self._node.timers.after(delay_ms, self._take_next_turn)
 
