@@ -4,7 +4,7 @@ An ACL allows or denies an operation on a resource. It has four parts:
 
 - a resource, a prefix of resource names, or `*` for all resources;
 - a principal or `User:*`;
-- a host or `*`;
+- an address, in any notation, or `*`;
 - an operation or ALL.
 
 One matching DENY outweighs every ALLOW. If no ACL exists for a resource,
@@ -20,6 +20,7 @@ Source: Kafka 4.3's StandardAuthorizer and Authorizer.authorizeByResourceType; K
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
+from ipaddress import IPv6Address
 from operator import attrgetter
 from typing import Final
 
@@ -76,16 +77,35 @@ class Acl:
             return name.startswith(self.name)
         return self.name in {name, WILDCARD}
 
-    def fits(self, client: "Client", operation: Operation) -> bool:
-        """Whether the ACL applies to this client and operation."""
+    def is_for(self, client: "Client") -> bool:
+        """Whether the ACL is for this client's principal and address."""
         if self.principal not in {client.principal, ALL_USERS}:
             return False
-        if self.host not in {client.host, WILDCARD}:
+        if self.host in {client.host, WILDCARD}:
+            return True
+        is_ipv6 = ":" in client.host and ":" in self.host
+        return is_ipv6 and _address(self.host) == _address(client.host)
+
+    def fits(self, client: "Client", operation: Operation) -> bool:
+        """Whether the ACL applies to this client and operation."""
+        if not self.is_for(client):
             return False
         if self.operation in {operation, Operation.ALL}:
             return True
         implied_by = _IMPLIED_BY.get(operation, frozenset())
         return self.permission is Permission.ALLOW and self.operation in implied_by
+
+
+def _address(host: str) -> str:
+    """Return an IPv6 address in its shortest notation, and any other text unchanged.
+
+    ACLs from Kafka have the notation `2001:db8:0:0:0:0:0:5`, the only one that Kafka compares with
+    a client's address.
+    """
+    try:
+        return str(IPv6Address(host))
+    except ValueError:
+        return host
 
 
 # Sort key of ACLs in responses.
@@ -219,7 +239,8 @@ class Authorizer:
         self._super_users = frozenset(super_users)
         self._allows_without_rules = allows_without_rules
         self._table = RuleTable(acls)
-        self._remembered: dict[tuple[Client, Operation, ResourceType, str], bool] = {}
+        # Decisions by client, operation, resource type and name. The name is None for `may_any`.
+        self._remembered: dict[tuple[Client, Operation, ResourceType, str | None], bool] = {}
 
     @property
     def acls(self) -> frozenset[Acl]:
@@ -244,10 +265,15 @@ class Authorizer:
         decision = self._remembered.get(question)
         if decision is None:
             decision = self._decide(client, operation, kind, name)
-            if len(self._remembered) >= REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[question] = decision
+            self._remember(question, is_allowed=decision)
         return decision
+
+    def _remember(
+        self, question: tuple[Client, Operation, ResourceType, str | None], *, is_allowed: bool
+    ) -> None:
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[question] = is_allowed
 
     def _decide(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
         if client.principal in self._super_users:
@@ -284,6 +310,14 @@ class Authorizer:
         with the name `hardcode`, which is Kafka's placeholder for a resource without ACLs of its
         own.
         """
+        question = (client, operation, kind, None)
+        decision = self._remembered.get(question)
+        if decision is None:
+            decision = self._decide_any(client, operation, kind)
+            self._remember(question, is_allowed=decision)
+        return decision
+
+    def _decide_any(self, client: Client, operation: Operation, kind: ResourceType) -> bool:
         if self.may(client, operation, kind, "hardcode"):
             return True
         allowed: list[Acl] = []
@@ -294,9 +328,7 @@ class Authorizer:
         for acl in self.acls:
             if acl.resource_type is not kind or acl.operation not in {operation, Operation.ALL}:
                 continue
-            if acl.principal not in {client.principal, ALL_USERS}:
-                continue
-            if acl.host not in {client.host, WILDCARD}:
+            if not acl.is_for(client):
                 continue
             if acl.permission is Permission.ALLOW:
                 allowed.append(acl)
