@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tests.server.quota_play import altering
 from tests.server.test_tls import World
 from tests.worlds.brokers.logins import (
     MECHANISMS,
@@ -33,8 +34,15 @@ from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.env import os_env
-from tidelog.protocol.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tidelog.protocol.messages import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
+from tidelog.protocol.messages.metadata import ApiVersionsRequest
 from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from tidelog.server.admin.quotas import WINDOW_MS
 from tidelog.server.net import sasl_session
 
 
@@ -52,6 +60,26 @@ def test_users_exist_after_a_restart(tmp_path: Path) -> None:
         assert isinstance(asked, Future)
         found = asked.result(timeout=TIMEOUT_S)
         assert sorted(found) == ["SCRAM-SHA-256-user", "SCRAM-SHA-512-user"]
+
+
+def test_requests_before_authentication_are_charged_to_no_quota(tmp_path: Path) -> None:
+    """Otherwise clients without credentials could use up the quota of ANONYMOUS, or of a client id.
+
+    Each new connection with this client id would then be muted for a second during its login.
+    """
+    with tidelog.broker(str(tmp_path / "data"), settings=settings_in(tmp_path)) as broker:
+        with RawClient(broker.bootstrap_servers) as admin:
+            request = altering({"request_percentage": 1e-9}, (("client-id", None),))
+            request.entries += altering({"request_percentage": 1e-9}).entries
+            assert admin.ask(ALTER_CLIENT_QUOTAS, 1, request).entries[0].error_code == 0
+        for _ in range(2):
+            with RawClient(place(broker)) as client:
+                told = client.ask(API_VERSIONS, 2, ApiVersionsRequest())
+                assert (told.error_code, told.throttle_time_ms) == (0, 0)
+                assert shake(client, "PLAIN").error_code == 0
+                assert say(client, plain()).error_code == 0
+                told = client.ask(API_VERSIONS, 2, ApiVersionsRequest())
+                assert told.throttle_time_ms == WINDOW_MS
 
 
 def test_a_file_of_users_is_read_again(tmp_path: Path) -> None:

@@ -117,13 +117,17 @@ class Charges:
 def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charges | None:
     """Return the charges of a request; None if no quota of loop time or produced bytes applies.
 
+    No quota applies before authentication, as in Kafka: clients without credentials must not use up
+    a quota of other clients.
+
     Args:
         context: Context of the request.
         size_bytes: Size of the request in bytes, without its length field.
         began_ns: Monotonic time at which the processing of the request began.
     """
     throttles, connection = context.node.throttles, context.connection
-    if throttles is None:  # this request removed the broker's last quota
+    # The request may have removed the broker's last quota.
+    if throttles is None or not connection.principal:
         return None
     time = throttles.find(REQUESTS, connection.principal, context.client_id)
     produced = None

@@ -320,7 +320,8 @@ class ClientInfo:
     Attributes:
         number: Number of the connection, counting up from 1.
         host: The client's address.
-        principal: The authenticated client, such as `User:alice`.
+        principal: The authenticated client, such as `User:alice`; empty before authentication with
+            SASL.
         address: Advertised address of the client's listener; None for `Node.address`.
         fetches: Counters of the client's fetches, for metrics.
         throttle_ms: Time in ms for which to mute the connection after the current response.

@@ -81,14 +81,16 @@ class ListenerAuthentication:
     def principal(self, transport: asyncio.BaseTransport) -> str:
         """Return the client's principal according to its certificate.
 
-        The result is the anonymous principal if the client has no certificate, or if clients
-        authenticate with SASL.
+        The result is the anonymous principal if the client has no certificate, and empty if clients
+        must authenticate with SASL first.
 
         Raises:
             LoginFailed: No rule maps the certificate's owner to a name.
         """
+        if self.has_sasl:
+            return ""
         certificate = transport.get_extra_info("peercert") if self._tls is not None else None
-        if not certificate or self.has_sasl:
+        if not certificate:
             return ANONYMOUS
         from tidelog.server.security.authentication import name_of, short_name
 
