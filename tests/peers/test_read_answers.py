@@ -83,6 +83,7 @@ class Place:
                     part.last_stable_offset,
                     part.log_start_offset,
                     (part.diverging_epoch.epoch, part.diverging_epoch.end_offset),
+                    part.aborted_transactions,
                     bool(part.records),
                 )
                 for part in found
@@ -219,7 +220,7 @@ def test_offsets_and_epochs_of_a_fetch(places: tuple[Place, Place]) -> None:
 
     agree(places, ask)
     parted = agree(places, lambda place: place.fetch(12, row(50, last=0, most=-1)))
-    assert parted == (0, 0, [(0, 0, 10, 10, 0, (0, 10), False)])
+    assert parted == (0, 0, [(0, 0, 10, 10, 0, (0, 10), None, False)])
     agree(places, lambda place: place.delete(("", ((0, 4),))))
     agree(places, ask)
 
@@ -288,6 +289,14 @@ def test_isolation_levels_that_there_are_not(places: tuple[Place, Place]) -> Non
             *(
                 place.fetch(version, *rows, isolation_level=level)
                 for version, level in product((4, 11, 12, 13, 17), levels)
+            ),
+            *(
+                place.fetch(version, row(0, number=5), isolation_level=level)
+                for version, level in product((4, 12, 17), levels)
+            ),
+            *(
+                place.fetch(version, *rows, isolation_level=level, session_id=7, session_epoch=3)
+                for version, level in product((7, 12, 17), levels)
             ),
             *(
                 place.offsets(time_of(time), isolation=level)

@@ -1,6 +1,6 @@
 """Kafka and our broker accept the same SCRAM users, apart from excessive lengths."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pytest
@@ -12,6 +12,7 @@ from tests.worlds.clients.raw import RawClient
 from tidelog.protocol.messages import ALTER_USER_SCRAM_CREDENTIALS
 from tidelog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 
@@ -70,6 +71,71 @@ def test_both_brokers_respond_equally(
 ) -> None:
     kafka, ours = (response_to(door, changes) for door in doors)
     assert ours == kafka
+
+
+DELETION, SETTING = "delete", "set"
+USER: Final = "SCRAM-SHA-256-user"
+# A request's changes: kind, name, mechanism, and iterations of a new credential.
+Change = tuple[str, str, int, int]
+REQUESTS: Final[dict[str, list[Change]]] = {
+    "two mechanisms": [(SETTING, "x", 1, 4096), (SETTING, "x", 2, 4096)],
+    "a valid and an invalid change": [(SETTING, "x", 1, 4096), (SETTING, "x", 1, 1)],
+    "an invalid and a valid change": [(SETTING, "x", 1, 1), (SETTING, "x", 1, 4096)],
+    "two invalid changes": [(SETTING, "x", 3, 4096), (SETTING, "x", 1, 1)],
+    "two deletions": [(DELETION, "x", 1, 0), (DELETION, "x", 0, 0)],
+    "two equal deletions": [(DELETION, "x", 1, 0), (DELETION, "x", 1, 0)],
+    "an existing user": [(DELETION, USER, 1, 0), (DELETION, USER, 0, 0)],
+    "deletions without a name": [(DELETION, "", 1, 0), (DELETION, "", 0, 0)],
+    "a missing user": [(DELETION, "x", 1, 0), (SETTING, "x", 1, 4096)],
+    "an unknown mechanism": [(DELETION, "x", 0, 0), (SETTING, "x", 1, 1)],
+    "several users": [
+        (DELETION, "x", 1, 0),
+        (SETTING, "y", 1, 4096),
+        (SETTING, "z", 1, 1),
+        (SETTING, "y", 1, 4096),
+    ],
+}
+
+
+def responses_to(door: Door, changes: Iterable[Change]) -> list[tuple[str, int, str | None]]:
+    """Send several changes in one request; return the results in the response's order."""
+    request = AlterUserScramCredentialsRequest(
+        deletions=[
+            ScramCredentialDeletion(name=name, mechanism=mechanism)
+            for kind, name, mechanism, _ in changes
+            if kind == DELETION
+        ],
+        upsertions=[
+            ScramCredentialUpsertion(
+                name=name,
+                mechanism=mechanism,
+                iterations=iterations,
+                salt=b"salt",
+                salted_password=bytes(32),
+            )
+            for kind, name, mechanism, iterations in changes
+            if kind == SETTING
+        ],
+    )
+    with RawClient(door.bootstrap) as client:
+        shake(client, "PLAIN")
+        assert say(client, plain()).error_code == 0
+        found = client.ask(ALTER_USER_SCRAM_CREDENTIALS, 0, request).results
+        return [(each.user, each.error_code, each.error_message) for each in found]
+
+
+@pytest.mark.parametrize("what", REQUESTS)
+def test_a_users_first_error_is_the_response_to_several_changes(
+    doors: tuple[Door, Door], what: str
+) -> None:
+    kafka, ours = (sorted(responses_to(door, REQUESTS[what])) for door in doors)
+    assert ours == kafka
+
+
+def test_only_tidelog_keeps_the_order_of_users(doors: tuple[Door, Door]) -> None:
+    changes: list[Change] = [(DELETION, f"d{number}", 1, 0) for number in (5, 3, 8, 1)]
+    kafka, ours = ([name for name, *_ in responses_to(door, changes)] for door in doors)
+    assert (kafka, ours) == (["d5", "d8", "d1", "d3"], ["d5", "d3", "d8", "d1"])
 
 
 @pytest.mark.parametrize("what", STRICTER)

@@ -374,6 +374,18 @@ def test_markers_of_impossible_producers_are_not_written(
     assert told == [(failed, 0), ({0: code, 7: UNKNOWN}, 0)]
 
 
+def test_only_kafka_refuses_a_marker_of_version_minus_1(sides: tuple[Side, Side]) -> None:
+    told = []
+    for side in sides:
+        make(side, "marked-by-none")
+        writer = producer(side, "marked-by-none")
+        writer.add("marked-by-none", 0)
+        assert writer.produce("marked-by-none", [record(0)]).error_code == 0
+        codes = mark(side.client, "marked-by-none", writer, coordinator=50, epoch=0, version=-1)
+        told.append((codes[0], side.client.list_offsets("marked-by-none", -1)[0].offset))
+    assert told == [(UNKNOWN_SERVER_ERROR, 1), (0, 2)]
+
+
 def test_a_marker_of_an_epoch_below_0_kafka_stumbles_over_it(sides: tuple[Side, Side]) -> None:
     told = []
     for side in sides:

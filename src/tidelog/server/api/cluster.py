@@ -346,9 +346,7 @@ def _reassign(node: Node, topic: str, partition: ReassignablePartition) -> Parti
         if not _exists(node, topic, partition.partition_index):
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED)
         if partition.replicas is None:
-            raise Refusal(
-                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
-            )
+            raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         ensure_brokers(partition.replicas, node.node_id)
     return result
 

@@ -57,8 +57,6 @@ REPLICA_STATE_SINCE: Final = 15
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
     """Wait at most the request's wait time for enough bytes, then return the available records."""
-    if request.isolation_level not in ISOLATION_LEVELS:
-        return _refused(context.version, request)
     node = context.node
     now_ms = node.env.clock.monotonic_ms()
     fetching = node.fetch_sessions.open(_session_request(context, request), now_ms)
@@ -66,6 +64,8 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         return response_of(context, fetching, ())
     order = order_of(context, request)
     reads = await _reads(context, fetching.partitions, is_follower=order.is_follower)
+    if request.isolation_level not in ISOLATION_LEVELS and any(read.partition for read in reads):
+        return _refused(context.version, request)
     reading = Reading(order, reads)
     await reading.finish(node.reads)
     if not reading.is_enough(request.max_wait_ms):
@@ -329,7 +329,10 @@ FETCH_ROWS: Final = RowFunctions(Operation.READ, _may_repeat, _answer_rows)
 
 
 def _refused(version: int, request: FetchRequest) -> FetchResponse:
-    """Return a response with an error. Before version 13, each partition also has the error."""
+    """Return the response to a request with an unknown isolation level, as Kafka's node does.
+
+    Before version 13, each partition also has the error.
+    """
     topics = request.topics if version < BY_ID_SINCE else ()
     return FetchResponse(
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -342,6 +345,7 @@ def _refused(version: int, request: FetchRequest) -> FetchResponse:
                         partition_index=partition.partition,
                         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
                         high_watermark=-1,
+                        aborted_transactions=[],
                         records=b"",
                     )
                     for partition in topic.partitions

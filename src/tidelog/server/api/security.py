@@ -357,21 +357,26 @@ async def alter_user_scram_credentials(
 ) -> AlterUserScramCredentialsResponse:
     """Set and delete credentials. The response is sent once the changes are durable."""
     changes: list[_Change] = [*request.deletions, *request.upsertions]
-    times = Counter(each.name for each in changes)
-    results = {name: AlterUserScramCredentialsResult(user=name) for name in times}
-    steps: list[tuple[_Change, ScramCredential | None]] = []
+    results = {each.name: AlterUserScramCredentialsResult(user=each.name) for each in changes}
+    steps: dict[str, tuple[_Change, ScramCredential | None]] = {}
     slices = Slices(context.node.env.clock)
     for each in changes:
-        with errors_in(results[each.name]):
-            if times[each.name] > 1:
-                raise Refusal(ErrorCode.DUPLICATE_RESOURCE, _TWICE)
-            steps.append((each, _checked(each)))
+        result = results[each.name]
+        if result.error_code == ErrorCode.NONE:  # as in Kafka, a user's first error counts
+            with errors_in(result):
+                if each.name in steps:
+                    raise Refusal(ErrorCode.DUPLICATE_RESOURCE, _TWICE)
+                credential = _checked(each)
+                if credential is None:
+                    _ensure_present(context.node.rules.credentials(), each)
+                steps[each.name] = each, credential
         await slices.rest()
 
     def change(credentials: _Credentials) -> None:
-        for each, credential in steps:
-            with errors_in(results[each.name]):
-                _change_one(credentials, each, credential)
+        for name, (each, credential) in steps.items():
+            if results[name].error_code == ErrorCode.NONE:
+                with errors_in(results[name]):
+                    _change_one(credentials, each, credential)
 
     try:
         await context.node.rules.change_credentials(change)
@@ -416,13 +421,21 @@ def _change_one(
     """
     key = (change.name, change.mechanism)
     if credential is None:
-        if credentials.pop(key, None) is None:
-            text = "Attempt to delete a user credential that does not exist"
-            raise Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
+        _ensure_present(credentials, change)
+        del credentials[key]
         return
     if key not in credentials and len(credentials) >= USERS_MAX:
         raise Refusal(ErrorCode.POLICY_VIOLATION, f"There are {USERS_MAX} credentials already")
     credentials[key] = credential
+
+
+def _ensure_present(
+    credentials: Mapping[tuple[str, int], ScramCredential], deletion: _Change
+) -> None:
+    """Raise Refusal if the credential to delete does not exist."""
+    if (deletion.name, deletion.mechanism) not in credentials:
+        text = "Attempt to delete a user credential that does not exist"
+        raise Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
 
 
 _TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"

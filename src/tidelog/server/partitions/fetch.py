@@ -302,9 +302,14 @@ class PartitionRead:
 
         As in Kafka, an unknown partition does not end the wait for other partitions.
         """
-        if self.partition is None and self.refusal != ErrorCode.KAFKA_STORAGE_ERROR:
+        if self._is_unread:
             return False
         return self.error_code != 0 or self.diverging_epoch.epoch >= 0
+
+    @property
+    def _is_unread(self) -> bool:
+        """Whether the partition was refused before the read, as Kafka refuses unknown topics."""
+        return self.partition is None and self.refusal != ErrorCode.KAFKA_STORAGE_ERROR
 
     def refuse(self, code: int) -> None:
         """Set the result to an error."""
@@ -328,6 +333,7 @@ class PartitionRead:
                 partition_index=self.number,
                 error_code=self.error_code,
                 high_watermark=NO_OFFSET,
+                aborted_transactions=[] if self._is_unread else None,  # as in Kafka
                 records=b"",
             )
             if self.fenced_epoch >= 0:
