@@ -134,16 +134,24 @@ class Message:
 class ConnectingCluster:
     """A cluster to which two records are appended while the consumer connects.
 
-    Each poll takes 100 ms and returns the next record.
+    Each poll takes 100 ms and returns the next record. A transaction is open from offset 5 on, so a
+    consumer of committed records that begins after offset 5 would receive nothing.
     """
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.ends = [5, 7]
+        self.ends = [6, 7]
         self.next = 5
 
-    def watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Watermarks]:
-        return dict.fromkeys(partitions, Watermarks(0, self.ends.pop(0)))
+    def watermarks(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, Watermarks]:
+        end = self.ends.pop(0)
+        end = 5 if isolation is IsolationLevel.READ_COMMITTED else end
+        return dict.fromkeys(partitions, Watermarks(0, end))
 
     @contextmanager
     def consumer_at(

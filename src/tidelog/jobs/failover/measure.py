@@ -375,9 +375,12 @@ class ConsumerTail:
 
     def arrivals(self, partitions: Iterable[TopicPartition], for_ms: int) -> Iterator[Arrival]:
         """Connect, then yield the records that are appended later and arrive within `for_ms`."""
-        watched = list(partitions)
-        ends = {name: mark.end for name, mark in self._cluster.watermarks(watched).items()}
-        with self._cluster.consumer_at(ends, IsolationLevel.READ_COMMITTED) as consumer:
+        watched, isolation = list(partitions), IsolationLevel.READ_COMMITTED
+        # Behind the last stable offset, a consumer would get no response while a transaction is
+        # open, and the warm-up would last a request's timeout.
+        stable = self._cluster.watermarks(watched, isolation=isolation)
+        ends = {name: mark.end for name, mark in stable.items()}
+        with self._cluster.consumer_at(ends, isolation) as consumer:
             poll = _Poll(self._cluster, consumer, self._clock)
             self._warm_up(poll, len(watched))
             # Records that were appended while the consumer was connecting are not measured: the
