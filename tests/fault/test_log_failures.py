@@ -15,6 +15,7 @@ from tests.worlds.repetition import rarely
 from tidelog.errors import Closed, StorageFailure
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
+from tidelog.storage.segment.deletion_history import DELETION_HISTORY_FILE
 from tidelog.types import NewRecord
 
 SEED = 11
@@ -87,11 +88,18 @@ def expect_readable(workload: Workload, log: Log, intended: LogPromise) -> None:
     ]
 
 
+def lost_only_history(workload: Workload) -> bool:
+    """Whether only writes of `deletion-history` failed, which are logged and harm nothing."""
+    return all(DELETION_HISTORY_FILE in path for _, _, path in workload.files.writes.failed)
+
+
 def check_call(seed: int, call: int, kind: FaultKind) -> None:
     """Let one call fail; assert that the failure is reported, and that the promises hold."""
     promises, _ = undisturbed(seed)
     workload, failed_step = run_until_failure(seed, Fault(call, kind))
     where = f"workload seed {seed}, call {call}: {workload.files.writes.failed}"
+    if failed_step is None and lost_only_history(workload):
+        return
     assert failed_step is not None, f"nobody was told: {where}"
     try:
         judge_failure(workload, promises[failed_step])
@@ -134,6 +142,8 @@ def test_a_start_on_the_same_machine_trusts_only_the_disk(seed: int, kind: Fault
     promises, calls = undisturbed(seed)
     for call in thinned(range(0, calls, 2)):
         workload, failed_step = run_until_failure(seed, Fault(call, kind))
+        if failed_step is None and lost_only_history(workload):
+            continue
         assert failed_step is not None
         try:
             judge_restart(workload, promises[failed_step])

@@ -19,6 +19,7 @@ from tidelog.storage.log.producers import SnapshotEntry, encode_snapshot
 from tidelog.storage.segment import offset_index, time_index
 from tidelog.storage.segment import txn_index as aborted
 from tidelog.storage.segment.compaction_history import CompactionHistory
+from tidelog.storage.segment.deletion_history import DeletionEvent, encode_events
 from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment_notes import encode_notes
@@ -126,6 +127,16 @@ def test_the_texts() -> None:
             [
                 SegmentNote(0, 42, 1_923_367_889, RollReason.SIZE, TIME + 500, TIME + 400),
                 SegmentNote(42, 50, 305_419_896, RollReason.UNKNOWN, -1, TIME + 1_000),
+            ]
+        ),
+        encode_events(
+            [
+                DeletionEvent(
+                    *(TIME + 500, TIME + 300_500, "time"),
+                    "retention.ms=86400000,tidelog.retention.clock=record-capped",
+                    *(0, 42, 1_699_913_600_400),
+                ),
+                DeletionEvent(TIME + 400_000, TIME + 400_000, "delete-records", "-", 42, 45),
             ]
         ),
         CompactionHistory(

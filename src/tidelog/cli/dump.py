@@ -33,6 +33,7 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell, Columns, Row
+from tidelog.cli.retention import DELETIONS, deletion_row
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptData, CorruptFile, UnsupportedCompression, UnsupportedVersion
@@ -49,7 +50,7 @@ from tidelog.storage.files import TOPICS_FILE
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.producers import decode_snapshot
 from tidelog.storage.open_files import walk_file
-from tidelog.storage.segment import segment_notes
+from tidelog.storage.segment import deletion_history, segment_notes
 from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.sorted_index import SortedIndex
@@ -475,6 +476,13 @@ def _segment_notes(data: bytes, _base: int) -> Iterator[Row]:
         raise CorruptFile("; ".join(problems))
 
 
+def _deletion_history(data: bytes, _base: int) -> Iterator[Row]:
+    events, problems = deletion_history.decode_events(data)
+    yield from map(deletion_row, events)
+    if problems:
+        raise CorruptFile("; ".join(problems))
+
+
 def _metadata(data: bytes, _base: int) -> Iterator[Row]:
     yield ["topic_id", files.encode_topic_id(text_files.decode_partition_metadata(data))]
 
@@ -651,6 +659,7 @@ _KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
         ),
         _decoded(_segment_notes),
     ),
+    deletion_history.DELETION_HISTORY_FILE: (DELETIONS, _decoded(_deletion_history)),
     files.PARTITION_METADATA_FILE: (_PAIR, _decoded(_metadata)),
     text_files.META_PROPERTIES_FILE: (_PAIR, _decoded(_properties)),
     TOPICS_FILE: (

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         PartitionStory,
         SegmentStory,
     )
+    from tidelog.storage.segment.deletion_history import DeletionEvent
 
 
 class WhyShow(StrEnum):
@@ -66,6 +67,7 @@ class WhyShow(StrEnum):
 
     SEGMENTS = "segments"
     DETAILS = "details"
+    DELETIONS = "deletions"
 
 
 @click.command(
@@ -83,8 +85,9 @@ class WhyShow(StrEnum):
     "--show",
     kind=WhyShow,
     default=None,
-    text="segments: one line per segment; details: all facts and reasons of each segment. JSON and"
-    " CSV have all facts. Default: details for one partition, else segments.",
+    text="segments: one line per segment; details: all facts and reasons of each segment;"
+    " deletions: one line per recorded deletion. JSON and CSV have all facts about segments, or"
+    " the deletions. Default: details for one partition, else segments.",
 )
 @format_option
 @zone_option
@@ -105,7 +108,7 @@ def why(
     """
     from tidelog.storage.directory.topic_retention import applied_config, explain
 
-    if kind is not Format.TABLE:
+    if kind is not Format.TABLE and show is not WhyShow.DELETIONS:
         refuse_typed(("show",), "applies only to tables; JSON and CSV have all facts")
     zone_of(zone)  # an unknown zone is an error even if no time is printed
     topic, number = parse_target(target)
@@ -129,7 +132,12 @@ def why(
                 log = directory.log_dir.reader(topic, name.partition)
                 stories.append((name, explain(log, config)))
         own_config = directory.log_dir.topic(topic).config
-    if kind is Format.TABLE:
+    if show is WhyShow.DELETIONS:
+        events = [(name, event) for name, story in stories for event in story.deletions]
+        rows = [[name.topic, name.partition, *deletion_row(event)] for name, event in events]
+        columns = output.columns("topic", output.number("partition"), DELETIONS)
+        output.print_rows(surroundings, columns, rows, kind, zone=zone)
+    elif kind is Format.TABLE:
         form = show or (WhyShow.DETAILS if len(stories) == 1 else WhyShow.SEGMENTS)
         limit = _AgeLimit(own_config, config, broker, is_age_known)
         _print_stories(surroundings, target, stories, limit, form, zone)
@@ -189,6 +197,24 @@ def _print_stories(
         _print_segments(surroundings, stories, texts, zone, is_compacted=is_compacted)
     if not limit.is_known:
         _note_broker(surroundings, broker, target.partition(":")[0])
+
+
+# Columns of a recorded deletion; `end_offset` is exclusive.
+DELETIONS: Final = output.columns(
+    output.number("first_offset", "end_offset"),
+    output.time("first_deletion", "last_deletion"),
+    "rule",
+    output.wrapped("settings"),
+    output.time("largest_timestamp"),
+)
+
+
+def deletion_row(event: "DeletionEvent") -> list[Cell]:
+    """Return the cells of `DELETIONS`; without settings or a known timestamp, a cell is None."""
+    newest = None if event.largest_timestamp < 0 else event.largest_timestamp
+    settings = None if event.settings == "-" else event.settings
+    times = event.first_ms, event.last_ms
+    return [event.start_offset, event.end_offset, *times, event.rule, settings, newest]
 
 
 def segment_object(
@@ -342,7 +368,7 @@ def _print_details(
     for name, story in stories:
         if len(stories) > 1:
             _print_line(surroundings, f"{name.topic}:{name.partition}")
-        for line in _partition_lines(story):
+        for line in _partition_lines(story, zone):
             _print_line(surroundings, f"  {line}")
         if story.first_record is not None:
             reason = (
@@ -388,14 +414,20 @@ def _shared_facts(every: "Sequence[dict[str, str]]") -> dict[str, str]:
     }
 
 
-def _partition_lines(story: "PartitionStory") -> list[str]:
+def _partition_lines(story: "PartitionStory", zone: str | None) -> list[str]:
+    from tidelog.storage.directory.topic_retention import deletion_text
+
     lines = [
-        f"offsets {start}..{end - 1} were deleted by {rule}{_unrecorded(rule)}"
-        for rule, (start, end) in _deleted_ranges(story).items()
+        f"offsets {start}..{end - 1} were deleted by"
+        f" {_unrecorded(rule) if event is None else deletion_text(event, zone)}"
+        for rule, start, end, event in _deleted_ranges(story)
     ]
-    if story.storm is not None:
-        lines.append(f"{story.storm}")
-    return lines
+    return [*lines, *_notes_of(story)]
+
+
+def _notes_of(story: "PartitionStory") -> list[str]:
+    damage = [f"deletion-history is damaged: {problem}" for problem in story.deletion_problems]
+    return damage if story.storm is None else [*damage, f"{story.storm}"]
 
 
 # Rules that can have deleted offsets, as text.
@@ -404,42 +436,54 @@ _ANY_RULE: Final = "retention or delete-records"
 _FILES_LEFT: Final = "delete-records, or by retention that has not yet removed their files"
 
 
-def _deleted_ranges(story: "PartitionStory") -> dict[str, tuple[int, int]]:
-    """Map the rule that deleted offsets to these offsets, [start, end); empty if none are deleted.
+def _deleted_ranges(
+    story: "PartitionStory",
+) -> "Iterator[tuple[str, int, int, DeletionEvent | None]]":
+    """Yield the ranges [start, end) of deleted offsets, with their rule and the recorded event.
 
-    Retention deletes whole segments and removes their files. So if the log starts within a segment,
-    delete-records has moved its start, and has deleted the offsets whose files still exist. If the
-    log starts where a segment begins, and earlier files still exist, retention was possibly
-    interrupted, or the retention of the leader whose copy this is moved the start. The
-    offsets before the first segment may have been deleted by retention or by delete-records.
+    Without an event, the files show which rules are possible. Retention deletes whole segments and
+    removes their files. So if the log starts within a segment, delete-records has moved its start,
+    and has deleted the offsets whose files still exist. If the log starts where a segment begins,
+    and earlier files still exist, retention was possibly interrupted, or the retention of the
+    leader whose copy this is moved the start. The offsets before the first segment may have been
+    deleted by retention or by delete-records.
     """
     start = story.start_offset
+    from tidelog.storage.directory.topic_retention import cause_text
+
     bases = {segment.base_offset for segment in story.segments}
     first = min(bases | {start})
     rule = _FILES_LEFT if start in bases else _DELETE_RECORDS
-    ranges = {_ANY_RULE: (0, first), rule: (first, start)}
-    return {rule: (begin, end) for rule, (begin, end) in ranges.items() if begin < end}
+    for begin, end, event in story.deleted_ranges:
+        if event is not None:
+            yield cause_text(event), begin, end, event
+            continue
+        if begin < first:
+            yield _ANY_RULE, begin, min(first, end), None
+        if first < end:
+            yield rule, max(first, begin), end, None
 
 
 def _unrecorded(rule: str) -> str:
-    """Return the end of a sentence about deleted offsets whose files are gone; else ""."""
+    """Return a possible rule of an unrecorded deletion; what is unknown if the files are gone."""
     if rule != _ANY_RULE:
-        return ""
-    return "; which of the two, when, and the times of these records are not recorded"
+        return rule
+    return f"{rule}; which of the two, when, and the times of these records are not recorded"
 
 
 def _topic_lines(stories: "Sequence[tuple[TopicPartition, PartitionStory]]") -> "Iterator[str]":
     """Yield a line for each rule that deleted offsets, with the offsets of each partition."""
-    by_rule: dict[str, list[str]] = {_ANY_RULE: [], _DELETE_RECORDS: [], _FILES_LEFT: []}
+    by_rule: dict[str, list[str]] = {}
     for name, story in stories:
-        for rule, (start, end) in _deleted_ranges(story).items():
-            by_rule[rule].append(f"{name.topic}:{name.partition} {start}..{end - 1}")
+        for rule, start, end, _ in _deleted_ranges(story):
+            ranges = by_rule.setdefault(rule, [])
+            ranges.append(f"{name.topic}:{name.partition} {start}..{end - 1}")
     for rule, ranges in by_rule.items():
-        if ranges:
-            yield f"offsets deleted by {rule}: {', '.join(ranges)}{_unrecorded(rule)}"
+        more = _unrecorded(rule).removeprefix(rule)
+        yield f"offsets deleted by {rule}: {', '.join(ranges)}{more}"
     for name, story in stories:
-        if story.storm is not None:
-            yield f"{name.topic}:{name.partition}: {story.storm}"
+        for text in _notes_of(story):
+            yield f"{name.topic}:{name.partition}: {text}"
 
 
 def _print_segments(
@@ -495,8 +539,10 @@ def _print_segments(
     output.print_rows(surroundings, columns, rows, Format.TABLE, zone=zone)
     if rows:
         first = segments[0][0]
+        deletions = any(story.deletions for _, story in stories)
         surroundings.hint(
             f"`tidelog why {first.topic}:{first.partition}` or --show details explains each segment"
+            + (", --show deletions each deletion" if deletions else "")
         )
 
 

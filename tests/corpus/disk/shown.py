@@ -16,7 +16,7 @@ _TEXT_MAX_BYTES: Final = 4096
 _CHECKSUM: Final = re.compile(rb'("crc32c": )[0-9]+')
 _DUMPED: Final = (
     *(".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".appendtime", ".zones"),
-    *("-checkpoint", "segment-notes"),
+    *("-checkpoint", "segment-notes", "deletion-history"),
 )
 
 

@@ -238,6 +238,17 @@ def test_the_output_of_why_names_retain(topic: Cli) -> None:
 def test_the_output_of_why_has_the_deleted_offsets(topic: Cli) -> None:
     assert "offsets 0.." not in topic.ok("why", "t").out
     topic.ok("retain", "t")
+    verdict, *lines = topic.ok("why", "t").lines
+    by = "deleted by retention.ms=86400000 (1d)"
+    assert verdict.startswith(f"offsets 0 to 1 were {by} at 2023-11-17 22:13:20; t has 2 segments")
+    clock, newest = "tidelog.retention.clock=record-capped", "newest timestamp 2023-11-15 22:13:20"
+    assert f"  offsets 0..1 were {by}, {clock} at 2023-11-17 22:13:20 ({newest})" in lines
+    (topic.data / "t-0" / "deletion-history").unlink()
+    assert (
+        topic.ok("why", "t")
+        .lines[0]
+        .startswith("2 offsets were deleted by a rule that is not recorded; t has 2 segments")
+    )
     gone = "offsets 0..1 were deleted by retention or delete-records; which of the two, when, and"
     assert gone in topic.ok("why", "t").out
 
@@ -251,7 +262,9 @@ def test_the_output_of_why_names_delete_records_where_the_files_still_exist(cli:
     cli.variables["COLUMNS"] = "200"
 
     def deleted() -> list[str]:
-        return [line.strip() for line in cli.ok("why", "t").lines if " were deleted " in line]
+        (cli.data / "t-0" / "deletion-history").unlink(missing_ok=True)
+        lines = cli.ok("why", "t").lines
+        return [one.strip() for one in lines if one[:2] == "  " and " were deleted " in one]
 
     unsure = ", or by retention that has not yet removed their files"
     for offset, rest in ((3, ""), (6, unsure), (8, "")):
@@ -289,9 +302,21 @@ def test_the_topic_view_of_why_has_one_line_on_deleted_offsets(cli: Cli) -> None
             cli.clock.advance(DAY)
     cli.ok("delete-records", "t:0", "--offset", "2", "--yes")
     cli.ok("delete-records", "t:2", "--offset", "1", "--yes")
+    verdict, _, _, *lines = cli.ok("why", "t").lines
+    by = "by delete-records at 2023-11-23 22:13:20"
+    assert verdict.startswith(f"3 offsets were deleted, the last, offsets 0 to 1 of t:0, {by}; t ")
+    assert lines[0] == "offsets deleted by delete-records: t:0 0..1, t:2 0..0"
+    assert "--show deletions each deletion" in cli.ok("why", "t").err
+    rows = cli.ok("why", "t", "--show", "deletions", "-o", "json").objects
+    assert [(row["partition"], row["first_offset"], row["end_offset"]) for row in rows] == [
+        (0, 0, 2),
+        (2, 0, 1),
+    ]
+    for partition in (0, 2):
+        (cli.data / f"t-{partition}" / "deletion-history").unlink()
     rule = "delete-records, or by retention that has not yet removed their files"
     line = f"offsets deleted by {rule}: t:0 0..1, t:2 0..0"
-    assert [one for one in cli.ok("why", "t").lines if "deleted" in one] == [line]
+    assert line in cli.ok("why", "t").lines
     cli.ok("retain", "t")
     line = "offsets deleted by retention or delete-records: t:0 0..1, t:2 0..0; which of the two,"
     assert line in " ".join(cli.ok("why", "t").out.split())

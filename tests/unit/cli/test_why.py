@@ -157,6 +157,7 @@ class TestSegments:
         assert verdict.startswith("tides has 3 segments of ")
         assert verdict.endswith(
             " in 2 partitions; the next one, in tides:0, is kept until 2023-11-20 22:13:20"
+            " by retention.ms"
         )
         assert settings.startswith("settings: tidelog.retention.clock=record-capped (age by ")
         assert heading.split()[:5] == ["PARTITION", "FIRST", "OFFSET", "LAST", "OFFSET"]
@@ -172,20 +173,20 @@ class TestSegments:
             .lines[0]
             .endswith(
                 "; the next 5, in tides:0, tides:1, tides:2 and 2 more partitions, are kept until"
-                " 2023-11-21 22:13:20"
+                " 2023-11-21 22:13:20 by retention.ms"
             )
         )
         assert (
             cli.ok("why", "tides:4")
             .lines[0]
-            .endswith("; the next one is kept until 2023-11-21 22:13:20")
+            .endswith("; the next one is kept until 2023-11-21 22:13:20 by retention.ms")
         )
 
     def test_the_last_ms_of_a_second_is_shown_as_the_end_of_the_second(self, cli: Cli) -> None:
         cli.ok("create", "tides", *WEEK)
         cli.append(at(NOW - 1), topic="tides")
         verdict, *_, row = cli.ok("why", "tides", "--show", "segments").lines
-        assert verdict.endswith("; the next one is kept until 2023-11-21 22:13:20")
+        assert verdict.endswith("; the next one is kept until 2023-11-21 22:13:20 by retention.ms")
         assert row.split()[-2:] == ["2023-11-21", "22:13:20"]
         details = cli.ok("why", "tides").out
         assert "kept until    2023-11-21 22:13:20, retention.ms after the timestamp" in details

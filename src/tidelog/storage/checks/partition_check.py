@@ -48,6 +48,7 @@ from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.recovery import UNSYNCED_FILE
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
 from tidelog.storage.segment.compaction_history import HISTORY_FILE, CompactionHistory
+from tidelog.storage.segment.deletion_history import DELETION_HISTORY_FILE, decode_events
 from tidelog.storage.segment.gaps import GAP_REASON, was_never_cleaned
 from tidelog.storage.segment.log_end import COPIED_GAPS_FILE
 from tidelog.storage.segment.segment_notes import SEGMENT_NOTES_FILE, decode_notes
@@ -213,6 +214,7 @@ _KNOWN: Final = frozenset(
         files.PARTITION_METADATA_FILE,
         files.APPEND_TIME_CHECKPOINT_FILE,
         SEGMENT_NOTES_FILE,
+        DELETION_HISTORY_FILE,
         HISTORY_FILE,
         STATISTICS_FILE,
         TIER_FILE,
@@ -598,6 +600,11 @@ _FACT_FILES: Final[tuple[tuple[str, Callable[[bytes], list[str]], str], ...]] = 
         SEGMENT_NOTES_FILE,
         lambda data: decode_notes(data)[1],
         "why and when these segments were rolled is unknown; retention uses their file times",
+    ),
+    (
+        DELETION_HISTORY_FILE,
+        lambda data: decode_events(data)[1],
+        "which rules deleted earlier offsets is unknown",
     ),
     (
         HISTORY_FILE,

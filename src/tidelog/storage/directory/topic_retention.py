@@ -10,17 +10,25 @@ Source: docs/retention.md.
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import bytes_text, plural, verb
-from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
+from tidelog.amounts import bytes_text, offsets_text, plural, verb
+from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig, amount_text
 from tidelog.errors import CorruptData, LostOffsets
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import READ_LIMIT_BYTES, read_times, unknown_appends
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment.compaction_history import cleaned_end
+from tidelog.storage.segment.deletion_history import (
+    NO_SETTINGS,
+    DeletionEvent,
+    StartRule,
+    clipped,
+    joined,
+    read_deletions,
+)
 from tidelog.storage.segment.log_end import has_copied_gaps
 from tidelog.storage.segment.retention import (
     CountedTime,
@@ -44,7 +52,7 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_notes import last_fingerprint, read_notes
 from tidelog.storage.segment.slices import LogSlice, checked_records, records_of, slices
 from tidelog.timespec import time_text
-from tidelog.types import NO_OFFSET, UNKNOWN_MS, ClockName, TopicPartition
+from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, ClockName, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir
@@ -142,12 +150,33 @@ class PartitionStory:
         storm: Roll storm among the last rolls; None if there is none.
         first_record: Offset of the first record if compaction removed the records before it; else
             None.
+        deletions: Recorded deletions below `start_offset`, oldest first; see `deletion_history`.
+        deletion_problems: Problems of the file of these deletions.
     """
 
     start_offset: int
     segments: list[SegmentStory]
     storm: RollStorm | None
     first_record: int | None = None
+    deletions: list[DeletionEvent] = field(default_factory=list)
+    deletion_problems: list[str] = field(default_factory=list)
+
+    @property
+    def deleted_ranges(self) -> list[tuple[int, int, DeletionEvent | None]]:
+        """All ranges [start, end) of offsets below the log start, with the deletion of each range.
+
+        Successive deletions by the same rule are one range. The deletion is None if no event is
+        recorded.
+        """
+        ranges: list[tuple[int, int, DeletionEvent | None]] = []
+        at = 0
+        for event in joined(self.deletions):
+            if at < event.start_offset:
+                ranges.append((at, event.start_offset, None))
+            if max(at, event.start_offset) < event.end_offset:
+                ranges.append((max(at, event.start_offset), event.end_offset, event))
+                at = event.end_offset
+        return [*ranges, (at, self.start_offset, None)] if at < self.start_offset else ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +228,8 @@ def why_verdict(
     size = bytes_text(sum(segment.size_bytes for segment in segments))
     where = f" in {plural(len(stories), 'partition')}" if len(stories) != 1 else ""
     parts = [f"{topic} has {plural(len(segments), 'segment')} of {size}{where}"]
+    if gone := _deleted_part(stories, zone):
+        parts.insert(0, gone)
     if left := _left_part(segments, is_compacted=is_compacted):
         parts.append(left)
     due = [segment for segment in segments if segment.due is not None]
@@ -236,7 +267,58 @@ def _next_part(
         and_more = f" and {plural(more, 'more partition')}" if more > 0 else ""
         which += f", in {', '.join(partitions[:_PARTITIONS_SHOWN])}{and_more},"
     until = time_text(until_shown_ms(until_ms), zone)
-    return f"the next {which} {verb(number, 'is', 'are')} kept until {until}"
+    return f"the next {which} {verb(number, 'is', 'are')} kept until {until} by retention.ms"
+
+
+def _deleted_part(
+    stories: Sequence[tuple[TopicPartition, PartitionStory]], zone: str | None
+) -> str | None:
+    """Say how many offsets are below the log starts, and what deleted the last of them."""
+    ranges = [(name, *each) for name, story in stories for each in story.deleted_ranges]
+    if not ranges:
+        return None
+    recorded = [each for each in ranges if each[3] is not None]
+    count = sum(end - start for _, start, end, _ in ranges)
+    if not recorded:
+        them = f"{plural(count, 'offset')} {verb(count, 'was', 'were')}"
+        return f"{them} deleted by a rule that is not recorded"
+    name, start, end, event = max(recorded, key=lambda each: each[3].last_ms if each[3] else 0)
+    assert event is not None
+    which = offsets_text(start, end - 1)
+    if len(stories) > 1:
+        which += f" of {name.topic}:{name.partition}"
+    by = f"by {cause_text(event)} {_when_text(event, zone)}"
+    if len(ranges) == 1:
+        return f"{which} {verb(end - start, 'was', 'were')} deleted {by}"
+    return f"{plural(count, 'offset')} were deleted, the last, {which}, {by}"
+
+
+def cause_text(event: DeletionEvent, *, is_whole: bool = False) -> str:
+    """Name the rule of a deletion, `retention.ms=604800000 (7d)`; `is_whole`: all settings."""
+    if event.rule == StartRule.COPY:
+        return "the leader (found when copying)"
+    if event.settings == NO_SETTINGS:
+        return event.rule
+    texts = []
+    for setting in event.settings.split(",")[: None if is_whole else 1]:
+        amount = amount_text(*setting.split("=", 1)) if "=" in setting else None
+        texts.append(setting + ("" if amount is None else f" ({amount})"))
+    return ", ".join(texts)
+
+
+def _when_text(event: DeletionEvent, zone: str | None) -> str:
+    last = time_text(event.last_ms, zone)
+    if event.first_ms == event.last_ms:
+        return f"at {last}"
+    return f"from {time_text(event.first_ms, zone)} to {last}"
+
+
+def deletion_text(event: DeletionEvent, zone: str | None) -> str:
+    """Return the cause and the times of a deletion: `retention.bytes=1000 at TIME (...)`."""
+    text = f"{cause_text(event, is_whole=True)} {_when_text(event, zone)}"
+    if event.largest_timestamp == NO_TIMESTAMP:
+        return text
+    return f"{text} (newest timestamp {time_text(event.largest_timestamp, zone)})"
 
 
 def until_shown_ms(until_ms: int) -> int:
@@ -396,7 +478,10 @@ class _Explanation:
         ]
         storm = storm_of(self._log, self._notes)
         first_record = self._first_record() if any(one.removed != 0 for one in stories) else None
-        return PartitionStory(self._log.log_start_offset, stories, storm, first_record)
+        start, context = self._log.log_start_offset, self._log.context
+        events, problems = read_deletions(context.env.files, context.directory)
+        deletions = clipped(events, start)
+        return PartitionStory(start, stories, storm, first_record, deletions, problems)
 
     def _first_record(self) -> int | None:
         """Return the first record's offset if records before it were removed, else None."""

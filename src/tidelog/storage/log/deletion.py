@@ -21,8 +21,16 @@ from tidelog.storage.log.append_writer import SegmentRoller
 from tidelog.storage.log.durability import set_aside
 from tidelog.storage.log.log_loader import LogPart, LogParts
 from tidelog.storage.log.segment_times import read_times
+from tidelog.storage.segment.deletion_history import (
+    DeletionEvent,
+    StartRule,
+    add_deletions,
+    deletion_event,
+    joined,
+)
 from tidelog.storage.segment.retention import (
     Deletion,
+    RetentionRule,
     SegmentFacts,
     SegmentTimes,
     deletes_all,
@@ -88,12 +96,18 @@ class Deleter(LogPart):
         self.ensure_allowed(offset)
         if offset > segments.start_offset:
             self._guard.run_now(
-                context.directory, "delete records", lambda: self._move_start(offset)
+                context.directory,
+                "delete records",
+                lambda: self._move_start(offset, [self._event(StartRule.DELETE_RECORDS, offset)]),
             )
         return segments.start_offset
 
-    def advance_start(self, offset: int) -> None:
+    def advance_start(self, offset: int, rule: StartRule = StartRule.COPY) -> None:
         """Move the log start forward to `offset`, whatever the topic's `cleanup.policy`.
+
+        Args:
+            offset: First offset to keep.
+            rule: Why the log start moves, for `deletion-history`.
 
         Raises:
             OffsetOutOfRange: The offset is above the log end.
@@ -104,20 +118,29 @@ class Deleter(LogPart):
             where = str(context.topic_partition)
             raise OffsetOutOfRange(offset, segments.start_offset, segments.end_offset, where=where)
         if offset > segments.start_offset:
-            self._guard.run_now(context.directory, "move start", lambda: self._move_start(offset))
+            events = [self._event(rule, offset)]
+            self._guard.run_now(
+                context.directory, "move start", lambda: self._move_start(offset, events)
+            )
 
-    def _move_start(self, offset: int) -> None:
+    def _event(self, rule: StartRule, offset: int) -> DeletionEvent:
+        return deletion_event(self._segments.context, rule, self._segments.start_offset, offset)
+
+    def _move_start(self, offset: int, events: Sequence[DeletionEvent]) -> None:
         self._segments.tier.move_start(offset)
         self._segments.move_start(offset)
         epochs = self._epochs.epochs
         encoded = epochs.encode() if epochs.truncate_from_start(offset) else None
+        context = self._segments.context
 
         def save() -> None:
             self._options.save_log_start(offset)
             if encoded is not None:
                 self._epochs.save(encoded)
+            # Only now, so that a crash loses the event rather than the records that it names.
+            add_deletions(context, events)
 
-        self._guard.defer(self._segments.context.directory, "move start", save)
+        self._guard.defer(context.directory, "move start", save)
 
     # -- retention ---------------------------------------------------------------------------
 
@@ -200,7 +223,7 @@ class Deleter(LogPart):
             fs, directory = context.env.files, context.directory
             self._guard.defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))
         start = segments.start_offset
-        self._delete_oldest(len(plan), now_ms)
+        self._delete_oldest(len(plan), self._events(plan, config, now_ms), now_ms)
         self._log(plan, start)
         self._release_copies(now_ms)
         return plan
@@ -235,12 +258,31 @@ class Deleter(LogPart):
             base_offset=segment.base_offset, size_bytes=segment.size_bytes, times=times
         )
 
-    def _delete_oldest(self, count: int, now_ms: int) -> None:
+    def _events(
+        self, plan: Sequence[Deletion], config: TopicConfig, now_ms: int
+    ) -> list[DeletionEvent]:
+        """Return one event for each rule by which a plan moves the log start."""
+        segments, events = self._segments.all, []
+        settings = {
+            RetentionRule.SIZE: f"retention.bytes={config.retention_bytes}",
+            RetentionRule.TIME: f"retention.ms={config.retention_ms},"
+            f"tidelog.retention.clock={config.tidelog_retention_clock}",
+        }
+        for slot, deletion in enumerate(plan):
+            start, end = self._segments.start_offset, segments[slot + 1].base_offset
+            if start < end and deletion.rule in settings:
+                start, named = max(start, deletion.base_offset), settings[deletion.rule]
+                newest_ms = _largest_timestamp(segments[slot], now_ms)
+                event = DeletionEvent(now_ms, now_ms, deletion.rule, named, start, end, newest_ms)
+                events.append(event)
+        return joined(events)
+
+    def _delete_oldest(self, count: int, events: Sequence[DeletionEvent], now_ms: int) -> None:
         if not count:
             return
         going, staying = self._segments.all[:count], self._segments.all[count:]
         if staying[0].base_offset > self._segments.start_offset:
-            self._move_start(staying[0].base_offset)
+            self._move_start(staying[0].base_offset, events)
         # First hide the segments, because readers must not use segments whose files are renamed.
         self._segments.keep(staying)
         # Segments in the tier are removed with the next change of the manifest.
@@ -294,3 +336,8 @@ class Deleter(LogPart):
         path = record_path(context.directory)
         self._guard.run(path, "note tier", lambda: segments.tier.take(record, context))
         segments.put_behind_tier(segments.local)
+
+
+def _largest_timestamp(segment: Segment, now_ms: int) -> int:
+    noted = segment.noted_times(now_ms)
+    return segment.largest_record()[0] if noted is None else noted.largest_timestamp

@@ -48,6 +48,7 @@ from tidelog.storage.log.validator import AppendRules
 from tidelog.storage.open_files import typed_failures
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.deletion_history import StartRule
 from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment import Segment, SegmentContext
@@ -140,7 +141,7 @@ class LogAccess(LogView):
         """Delete the segments that the retention rules select; return them, oldest first."""
 
     @abstractmethod
-    def advance_start(self, offset: int) -> None:
+    def advance_start(self, offset: int, rule: StartRule = StartRule.COPY) -> None:
         """Move the log start forward to `offset`, whatever the topic's `cleanup.policy`."""
 
     @abstractmethod
@@ -501,9 +502,9 @@ class Log(LogAccess):
         """Delete the segments that the retention rules select; see `Deleter.apply_retention`."""
         return self.deleter.apply_retention(by_age=by_age)
 
-    def advance_start(self, offset: int) -> None:
+    def advance_start(self, offset: int, rule: StartRule = StartRule.COPY) -> None:
         """Move the log start forward, whatever the policy; see `Deleter.advance_start`."""
-        self.deleter.advance_start(offset)
+        self.deleter.advance_start(offset, rule)
 
     def take_tier(self, record: "TierRecord") -> None:
         """Store and use a new version of `tidelog-tier.json`; see `Deleter.take_tier`."""

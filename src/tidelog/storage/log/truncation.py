@@ -33,6 +33,7 @@ from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.compaction_history import cut_history
+from tidelog.storage.segment.deletion_history import StartRule, add_deletions, deletion_event
 from tidelog.storage.segment.index_proof import first_reaching, position_floor
 from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
@@ -293,12 +294,16 @@ class Truncator(LogPart):
             StorageFailure: The disk failed; the partition is offline.
         """
         context, end = self._segments.context, self._segments.end_offset
+        start = self._segments.start_offset
         if self.has_records or offset < 0:
             reason = f"it has records up to {end}" if offset >= 0 else "negative"
             raise InvalidRequest(
                 f"{context.topic_partition}: can't begin at offset {offset}: {reason}"
             )
         self._guard.run(context.directory, "begin", lambda: self._begin(offset))
+        if start < offset:
+            event = deletion_event(context, StartRule.COPY, start, offset)
+            add_deletions(context, [event])
 
     def _begin(self, offset: int) -> None:
         segments, context, local = self._segments, self._segments.context, self._segments.local

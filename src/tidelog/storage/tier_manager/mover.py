@@ -51,6 +51,7 @@ from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
+from tidelog.storage.segment.deletion_history import StartRule
 from tidelog.storage.segment.gaps import was_never_cleaned
 from tidelog.storage.segment.lost_times import accepting, ensure_times
 from tidelog.storage.segment.retention import Deletion
@@ -375,7 +376,7 @@ class Mover:
         if config.remote_storage_enable and not config.remote_log_copy_disable:
             self._copy_all()
         if not config.remote_storage_enable and config.remote_log_delete_on_disable:
-            self.log.advance_start(self.log.local_start_offset)
+            self.log.advance_start(self.log.local_start_offset, StartRule.TIER_DISABLED)
         self._retain()
         self._clean()
         return self._report

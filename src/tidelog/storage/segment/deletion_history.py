@@ -1,0 +1,172 @@
+"""The file `deletion-history`: which rules deleted the offsets below the log start, and when.
+
+A move of the log start adds an event, after the new log start is durable. So a crash between the
+two loses the event, but no event names offsets that were not deleted. The file only informs: a log
+opens, and is read and deleted from, without it. A failed write is logged and not repeated.
+
+Text: the version, then a line for each event, oldest first. A line ends with the CRC-32C of the
+line's text before the CRC; a line with a wrong CRC is ignored. The file is replaced as a whole, and
+has at most `EVENTS_MAX` events: before one more is added, the older half of the events is joined.
+
+    0
+    FIRST_MS LAST_MS RULE SETTINGS START END LARGEST_TIMESTAMP CRC
+
+Kafka ignores the file. Source: docs/format.md#text-files; docs/retention.md.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile
+from tidelog.record.coding import crc32c
+from tidelog.storage import files, text_files
+from tidelog.storage.segment.segment import SegmentContext
+from tidelog.types import NO_TIMESTAMP, Buffer
+
+DELETION_HISTORY_FILE: Final = "deletion-history"
+EVENTS_MAX: Final = 64
+NO_SETTINGS: Final = "-"
+_VERSION: Final = 0
+_FIELD_COUNT: Final = 8
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class StartRule(StrEnum):
+    """Rule that moves a log start forward, apart from the rules of retention (`RetentionRule`).
+
+    `COPY` deletes nothing: when the copy began, the leader's log did not have these offsets.
+    """
+
+    DELETE_RECORDS = "delete-records"
+    TIER_DISABLED = "tier-disabled"
+    COPY = "copy"
+
+
+class DeletionEvent(NamedTuple):
+    """A move of the log start, or several successive moves by one rule with the same settings.
+
+    Attributes:
+        first_ms: Time in ms of the first decision, by the wall clock.
+        last_ms: Time in ms of the last decision.
+        rule: A value of `RetentionRule` or `StartRule`, or a rule of a later release.
+        settings: Settings that the rule applied, as `NAME=VALUE,...`; `-` without settings.
+        start_offset: First deleted offset.
+        end_offset: New log start: end of the deleted offsets, exclusive.
+        largest_timestamp: Largest timestamp of the deleted records in ms; -1 if unknown.
+    """
+
+    first_ms: int
+    last_ms: int
+    rule: str
+    settings: str
+    start_offset: int
+    end_offset: int
+    largest_timestamp: int = NO_TIMESTAMP
+
+
+def deletion_event(
+    context: SegmentContext, rule: StartRule, start_offset: int, end_offset: int
+) -> DeletionEvent:
+    """Return the event of a move of the log start that is decided now."""
+    now_ms = context.env.clock.now_ms()
+    is_tier = rule is StartRule.TIER_DISABLED
+    settings = "remote.log.delete.on.disable=true" if is_tier else NO_SETTINGS
+    return DeletionEvent(now_ms, now_ms, rule, settings, start_offset, end_offset)
+
+
+def joined(events: Iterable[DeletionEvent]) -> list[DeletionEvent]:
+    """Join successive events that continue each other by the same rule and settings."""
+    result: list[DeletionEvent] = []
+    for event in events:
+        last = result[-1] if result else None
+        if last is None or last[2:4] != event[2:4] or last.end_offset != event.start_offset:
+            result.append(event)
+            continue
+        times = last.largest_timestamp, event.largest_timestamp
+        result[-1] = last._replace(
+            last_ms=event.last_ms,
+            end_offset=event.end_offset,
+            largest_timestamp=NO_TIMESTAMP if NO_TIMESTAMP in times else max(times),
+        )
+    return result
+
+
+def clipped(events: Iterable[DeletionEvent], end_offset: int) -> list[DeletionEvent]:
+    """Return the events of offsets below `end_offset`, for a log start that has moved back.
+
+    It moves back if an empty copy begins again at an earlier offset of its leader.
+    """
+    return [
+        event._replace(end_offset=min(event.end_offset, end_offset))
+        for event in events
+        if event.start_offset < end_offset
+    ]
+
+
+def encode_events(events: Iterable[DeletionEvent]) -> bytes:
+    """Encode the whole file."""
+    lines = (" ".join(map(str, event)) for event in events)
+    checked = "".join(f"{line} {crc32c(line.encode()):08x}\n" for line in lines)
+    return f"{_VERSION}\n{checked}".encode()
+
+
+def decode_events(data: Buffer) -> tuple[list[DeletionEvent], list[str]]:
+    """Return the events, oldest first, and the problems of lines that were left out.
+
+    Raises:
+        CorruptFile: The file has an unknown version.
+    """
+    *lines, torn = bytes(data).decode("ascii", "replace").split("\n")
+    if lines[:1] != [str(_VERSION)]:
+        version = (*lines, torn)[0][:20]
+        raise CorruptFile(f"version {version!r} of the deletion history, {_VERSION} expected")
+    events, problems = [], []
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            events.append(_decode_event(line))
+        except CorruptFile as error:
+            problems.append(f"line {number}: {error.reason}")
+    if torn:
+        problems.append(f"line {len(lines) + 1}: no line end")
+    return events, problems
+
+
+def _decode_event(line: str) -> DeletionEvent:
+    text, _, crc = line.rpartition(" ")
+    fields = line.split(" ")
+    if len(fields) != _FIELD_COUNT or f"{crc32c(text.encode()):08x}" != crc:
+        raise CorruptFile(f"{line[:80]!r}: wrong checksum or number of fields")
+    numbers = [text_files.parse_number(fields[number], "field") for number in (0, 1, 4, 5, 6)]
+    return DeletionEvent(numbers[0], numbers[1], fields[2], fields[3], *numbers[2:])
+
+
+def read_deletions(fs: FileSystem, directory: str) -> tuple[list[DeletionEvent], list[str]]:
+    """Return a partition's events, oldest first, and the problems of the file.
+
+    Both are empty if there is no file. Raises OSError.
+    """
+    path = f"{directory}/{DELETION_HISTORY_FILE}"
+    try:
+        return files.read_decoded(fs, path, decode_events, ([], []))
+    except CorruptFile as error:
+        return [], [error.reason]
+
+
+def add_deletions(context: SegmentContext, added: Sequence[DeletionEvent]) -> None:
+    """Add events to a partition's file; the caller syncs the directory, or leaves this out.
+
+    Damaged lines are dropped. If a call fails, the failure is logged, and the file is unchanged.
+    """
+    try:
+        old, _ = read_deletions(context.env.files, context.directory)
+        events = [*clipped(old, added[0].start_offset), *added]
+        if len(events) > EVENTS_MAX:
+            middle = len(events) - EVENTS_MAX // 2
+            events = [*joined(events[:middle]), *events[middle:]][-EVENTS_MAX:]
+        path = f"{context.directory}/{DELETION_HISTORY_FILE}"
+        files.write_atomically(context.env.files, path, encode_events(events), sync_name=False)
+    except OSError as error:
+        _LOGGER.warning("%s: can't record the deletion: %s", context.topic_partition, error)
