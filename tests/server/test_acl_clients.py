@@ -27,13 +27,16 @@ from tests.worlds.clients.rights_talk import AclFields, allow, creation, deny
 from tests.worlds.clients.secured import TIMEOUT_S, Key
 
 from tidelog.config.broker import STANDARD_AUTHORIZER
-from tidelog.errors import ClusterFailure, NotAuthorized
+from tidelog.errors import ClusterFailure, NotAuthorized, UnknownTopic
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.security import CreateAclsRequest
 from tidelog.remote.cluster import Cluster, connect
 from tidelog.server.embedded import Broker
 from tidelog.server.security.operations import ResourceType
 from tidelog.spark.broker_sink import Claim, WriteOutcome, send
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.options import read_source_options
+from tidelog.spark.pushdown import NO_LIMITS
 from tidelog.spark.sink_options import SinkOptions
 from tidelog.types import TopicPartition as Place
 
@@ -224,6 +227,45 @@ def test_reading_without_a_group_needs_no_rights_on_groups(broker: Broker) -> No
     with reader_of(broker) as cluster:
         for _ in range(ATTEMPTS_MAX):
             assert cluster.first_records({name: 0})[name] is not None
+
+
+@pytest.mark.parametrize("more", [{}, {"kafka.group.id": "mine"}, {"groupIdPrefix": "mine"}])
+def test_a_read_in_spark_needs_no_rights_on_groups(broker: Broker, more: dict[str, str]) -> None:
+    """The tasks commit nothing. The refusal of the group arrives before or after a record."""
+    assert rows_read(broker, "reader", more, times=ATTEMPTS_MAX) == ATTEMPTS_MAX
+
+
+@pytest.mark.parametrize("user", ["writer", "nobody"])
+def test_a_read_in_spark_reports_the_missing_right_to_the_topic(broker: Broker, user: str) -> None:
+    expected = {
+        "writer": (NotAuthorized, "flights-0: TOPIC_AUTH"),
+        "nobody": (UnknownTopic, "no topic flights"),
+    }
+    kind, text = expected[user]
+    with pytest.raises(kind, match=text):
+        rows_read(broker, user, {}, times=1)
+
+
+def rows_read(broker: Broker, user: str, more: dict[str, str], *, times: int) -> int:
+    """Read the topic flights as Spark's tasks do, with a user's password; return the rows."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    options = read_source_options(
+        {
+            "kafka.bootstrap.servers": place(broker),
+            "subscribe": "flights",
+            "kafka.security.protocol": SASL,
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": f'{module} username="{user}" password="{PASSWORD}";',
+            "maxRecordsPerPartition": "1",
+            **more,
+        }
+    )
+    count = 0
+    with open_backend(options, ("offset", "value")) as backend:
+        for _ in range(times):
+            (task, *_) = backend.plan_batch(NO_LIMITS).tasks
+            count += sum(batch.num_rows for batch in task.read())
+    return count
 
 
 def test_a_denied_group_is_an_error_of_the_cluster(broker: Broker) -> None:

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
+from tidelog.errors import ClusterFailure, NotAuthorized, OffsetOutOfRange, UnknownTopic
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -209,7 +209,8 @@ class PartitionFetch:
         Raises:
             OffsetOutOfRange: An offset is outside the log; everything before it was yielded.
             UnknownTopic: The topic or partition doesn't exist, or the topic was recreated.
-            ClusterFailure: There was no progress within `timeout_ms`, or a broker refuses.
+            NotAuthorized, ClusterFailure: A broker refuses, or there was no progress within
+                `timeout_ms`.
         """
         offset = start
         is_pending = False
@@ -544,9 +545,8 @@ class PartitionFetch:
 
     def _refusal(self, operation: str, code: int | None, reason: str = "") -> ClusterFailure:
         reason_text = reason or ("" if code is None else codes.named(code))
-        return ClusterFailure(
-            self._bootstrap, f"{operation} ({self._name})", reason_text, error_code=code
-        )
+        kind = NotAuthorized if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else ClusterFailure
+        return kind(self._bootstrap, f"{operation} ({self._name})", reason_text, error_code=code)
 
     def close(self) -> None:
         """Close all connections."""

@@ -159,7 +159,7 @@ class ConsumeSettings:
         progress_timeout_ms: Maximum time without a record, in ms; after this time the read raises
             ClusterFailure.
         poll_records: Maximum number of records that librdkafka returns per call.
-        group: Group id for librdkafka, which requires one; nothing is committed to it.
+        group: Group id for librdkafka; None for a placeholder. Nothing is committed to the group.
     """
 
     bootstrap: str
@@ -218,7 +218,10 @@ class _Reading:
 
         split = self._split
         level = split.isolation.name.lower()
-        consumer = self._cluster.consumer(self._settings.group, isolation_level=level)
+        # The read commits nothing, so it needs no right on the group: `group.id` only names it.
+        group = self._settings.group
+        more = {} if group is None else {"group_id": group}
+        consumer = self._cluster.consumer(isolation_level=level, **more)
         try:
             with self._cluster.typed(f"read records of {split.topic_partition}"):
                 consumer.assign([CkPartition(split.topic, split.partition, split.start_offset)])

@@ -7,7 +7,7 @@ import pytest
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
+from tidelog.errors import ClusterFailure, NotAuthorized, OffsetOutOfRange, UnknownTopic
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
 from tidelog.protocol.messages import fetch as fe
 from tidelog.protocol.messages import list_offsets as of
@@ -182,7 +182,7 @@ def test_a_refusal_is_reported_at_once(leader: FakeLeader) -> None:
 
     leader.mangle = mangle
     before = leader.env.clock.monotonic_ms()
-    with pytest.raises(ClusterFailure) as caught:
+    with pytest.raises(NotAuthorized) as caught:
         list(open_fetch(leader).parts(0, 30))
     assert caught.value.error_code == 29
     assert leader.env.clock.monotonic_ms() == before
