@@ -162,7 +162,8 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     def _configure(self, oracle: Oracle) -> None:
-        controller = free_port()
+        while (controller := free_port()) == self.port:
+            pass
         listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}"
         places = {
             "listeners": listeners,
