@@ -12,7 +12,9 @@ from tests.worlds.kafka.oracle import Oracle, Script
 from tests.worlds.records.samples import T0
 from tests.worlds.repetition import rarely
 
+from tidelog.env import OsFileSystem
 from tidelog.record.builder import build_batch
+from tidelog.storage.segment.deletion_history import read_deletions
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka
@@ -136,6 +138,28 @@ def test_both_delete_old_timestamps_at_once(kafka_oracle: Oracle, quick_path: Pa
     made = run_ours(replace(asked, directory=quick_path / "ours" / "events-0"))
     assert facts(told[-1]) == facts(made[-1])
     assert facts(made[-1])[0] == 1
+
+
+def test_kafka_keeps_the_record_of_deletions(kafka_oracle: Oracle, quick_path: Path) -> None:
+    directory = quick_path / "events-0"
+    config = {"retention.ms": str(7 * DAY_MS)}
+    steps: list[Step] = [
+        append(T0 - 30 * DAY_MS, now_ms=T0),
+        {"do": "roll", "now_ms": T0},
+        append(T0, now_ms=T0),
+        {"do": "retention", "now_ms": T0},
+    ]
+    run_ours(script(directory, steps, config))
+    events, problems = read_deletions(OsFileSystem(), str(directory))
+    assert [(event.rule, event.start_offset, event.end_offset) for event in events] == [
+        ("time", 0, 1)
+    ]
+    assert problems == []
+    before = (directory / "deletion-history").read_bytes()
+    theirs: list[Step] = [append(T0 + 2, now_ms=T0 + 2) | {"leader_epoch": 1}]
+    answers = kafka_oracle.run(replace(script(directory, theirs, config), now_ms=T0 + 2))
+    assert not any("error" in answer for answer in answers if isinstance(answer, dict))
+    assert (directory / "deletion-history").read_bytes() == before
 
 
 def test_kafka_keeps_the_notes_and_its_appends_get_new_ones(

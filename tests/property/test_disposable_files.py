@@ -34,7 +34,7 @@ NAME = TopicPartition(TOPIC, 0)
 # `.txnindex` is not disposable. Kafka writes none for a segment without aborted transactions, so if
 # the file was deleted, only a zone map can show that it is missing.
 SIDECARS = (".zones", ".index", ".timeindex")
-WHOLE = ("segment-notes", "compaction-statistics")
+WHOLE = ("segment-notes", "compaction-statistics", "deletion-history")
 STEPS = 14
 LIVES, SWEPT = 4, 1_000
 

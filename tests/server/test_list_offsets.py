@@ -8,6 +8,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.records.legacy_sets import build_legacy_set
 
 import tidelog
+from tidelog.env import OsFileSystem
 from tidelog.protocol.messages import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -25,6 +26,7 @@ from tidelog.protocol.messages.topics import (
 )
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
+from tidelog.storage.segment.deletion_history import read_deletions
 from tidelog.types import NewRecord
 
 TOPIC = "times"
@@ -207,6 +209,11 @@ def test_the_log_names_what_clients_deleted(
         delete(filled, 1)  # deletes nothing
     assert [record.message for record in caplog.records if "DeleteRecords" in record.message] == [
         f"{TOPIC}-0: DeleteRecords moved the log start from 0 to 2"
+    ]
+    path = filled.call(lambda node: node.log_dir.path)
+    events, _ = read_deletions(OsFileSystem(), f"{path}/{TOPIC}-0")
+    assert [(event.rule, event.start_offset, event.end_offset) for event in events] == [
+        ("delete-records", 0, 2)
     ]
 
 

@@ -102,9 +102,10 @@ def why(
 ) -> None:
     """Explain why records were deleted, and how long others stay.
 
-    Shows the offsets that retention deleted, and how many records remain after compaction,
-    which leaves holes in the offsets. For each segment, shows why it was rolled, the record and
-    the rule that keep it, the rule that will delete it, and how long Kafka would keep it.
+    Shows which offsets were deleted, by which rule and when, and how many records remain after
+    compaction, which leaves holes in the offsets. For each segment, shows why it was rolled, the
+    record and the rule that keep it, the rule that will delete it, and how long Kafka would keep
+    it.
     """
     from tidelog.storage.directory.topic_retention import applied_config, explain
 
@@ -419,15 +420,17 @@ def _partition_lines(story: "PartitionStory", zone: str | None) -> list[str]:
 
     lines = [
         f"offsets {start}..{end - 1} were deleted by"
-        f" {_unrecorded(rule) if event is None else deletion_text(event, zone)}"
+        f" {rule + _unrecorded(rule) if event is None else deletion_text(event, zone)}"
         for rule, start, end, event in _deleted_ranges(story)
     ]
     return [*lines, *_notes_of(story)]
 
 
 def _notes_of(story: "PartitionStory") -> list[str]:
-    damage = [f"deletion-history is damaged: {problem}" for problem in story.deletion_problems]
-    return damage if story.storm is None else [*damage, f"{story.storm}"]
+    damage, more = story.deletion_problems[:1], len(story.deletion_problems) - 1
+    others = f" (and {plural(more, 'more line')})" if more > 0 else ""
+    notes = [f"deletion-history is damaged: {problem}{others}" for problem in damage]
+    return notes if story.storm is None else [*notes, f"{story.storm}"]
 
 
 # Rules that can have deleted offsets, as text.
@@ -448,9 +451,9 @@ def _deleted_ranges(
     leader whose copy this is moved the start. The offsets before the first segment may have been
     deleted by retention or by delete-records.
     """
-    start = story.start_offset
     from tidelog.storage.directory.topic_retention import cause_text
 
+    start = story.start_offset
     bases = {segment.base_offset for segment in story.segments}
     first = min(bases | {start})
     rule = _FILES_LEFT if start in bases else _DELETE_RECORDS
@@ -465,10 +468,10 @@ def _deleted_ranges(
 
 
 def _unrecorded(rule: str) -> str:
-    """Return a possible rule of an unrecorded deletion; what is unknown if the files are gone."""
+    """Return the end of a sentence about deleted offsets whose files are gone; else ""."""
     if rule != _ANY_RULE:
-        return rule
-    return f"{rule}; which of the two, when, and the times of these records are not recorded"
+        return ""
+    return "; which of the two, when, and the times of these records are not recorded"
 
 
 def _topic_lines(stories: "Sequence[tuple[TopicPartition, PartitionStory]]") -> "Iterator[str]":
@@ -479,8 +482,7 @@ def _topic_lines(stories: "Sequence[tuple[TopicPartition, PartitionStory]]") -> 
             ranges = by_rule.setdefault(rule, [])
             ranges.append(f"{name.topic}:{name.partition} {start}..{end - 1}")
     for rule, ranges in by_rule.items():
-        more = _unrecorded(rule).removeprefix(rule)
-        yield f"offsets deleted by {rule}: {', '.join(ranges)}{more}"
+        yield f"offsets deleted by {rule}: {', '.join(ranges)}{_unrecorded(rule)}"
     for name, story in stories:
         for text in _notes_of(story):
             yield f"{name.topic}:{name.partition}: {text}"

@@ -25,6 +25,7 @@ from tidelog.errors import CorruptFile, StorageFailure
 from tidelog.record.coding import crc32c
 from tidelog.storage.checks.directory_check import DirectoryCheck
 from tidelog.storage.directory.topic_retention import PartitionStory, deletion_text, explain
+from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.deletion_history import (
     DELETION_HISTORY_FILE,
     EVENTS_MAX,
@@ -73,6 +74,21 @@ class TestFormat:
             assert FIRST not in found
             assert SECOND in found
             assert problems
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            FIRST._replace(start_offset=-1),
+            FIRST._replace(end_offset=0),
+            FIRST._replace(rule="\x1b[31m"),
+            FIRST._replace(settings="a b"),
+        ],
+    )
+    def test_a_line_that_no_writer_writes_is_left_out(self, event: DeletionEvent) -> None:
+        found, problems = decode_events(encode_events([event, SECOND]))
+        assert found == [SECOND]
+        assert len(problems) == 1
+        assert problems[0].isprintable()
 
     @pytest.mark.parametrize("data", [b"", b"7\n", b"0", b"\xff\xfe nothing of ours"])
     def test_another_version_is_refused(self, data: bytes) -> None:
@@ -203,7 +219,7 @@ class TestEvents:
 
 
 class TestDamage:
-    @pytest.mark.parametrize("data", [b"\0\1", b"", b"7\n1 2 3\n"])
+    @pytest.mark.parametrize("data", [b"\0\1", b"", b"7\n1 2 3\n", b"0" + b"\n" * 2**17])
     def test_an_unreadable_file_makes_the_deletions_unknown(self, data: bytes) -> None:
         env, directory, log = new_log()
         put(log, 1, 2, 3)
@@ -222,6 +238,23 @@ class TestDamage:
         assert directory.reports == []
         log.delete_records(2)
         assert [event[4:6] for event in events(env)] == [(1, 2)]
+
+    def test_segments_that_cannot_be_read_are_deleted(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        env, directory, log = new_log(SMALL)
+        fill(log, 30)
+        directory.alter_config(TOPIC, {"retention.bytes": "700"})
+
+        def unreadable(_segment: object) -> tuple[int, int]:
+            raise StorageFailure("t", "read", "bad sector")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ClosedSegment, "largest_record", unreadable)
+            assert log.apply_retention()
+        (event,) = events(env)
+        assert (event.rule, event.largest_timestamp) == ("size", -1)
+        assert caplog.text == ""
 
     def test_a_failing_write_leaves_the_log_online(self, caplog: pytest.LogCaptureFixture) -> None:
         failed = set()

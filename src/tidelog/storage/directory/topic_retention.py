@@ -277,13 +277,16 @@ def _deleted_part(
     ranges = [(name, *each) for name, story in stories for each in story.deleted_ranges]
     if not ranges:
         return None
-    recorded = [each for each in ranges if each[3] is not None]
+    recorded = [
+        (event.last_ms, end, start, name, event)
+        for name, start, end, event in ranges
+        if event is not None
+    ]
     count = sum(end - start for _, start, end, _ in ranges)
     if not recorded:
         them = f"{plural(count, 'offset')} {verb(count, 'was', 'were')}"
         return f"{them} deleted by a rule that is not recorded"
-    name, start, end, event = max(recorded, key=lambda each: each[3].last_ms if each[3] else 0)
-    assert event is not None
+    _, end, start, name, event = max(recorded)
     which = offsets_text(start, end - 1)
     if len(stories) > 1:
         which += f" of {name.topic}:{name.partition}"

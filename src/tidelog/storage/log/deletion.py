@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import plural
 from tidelog.config import TopicConfig
-from tidelog.errors import OffsetOutOfRange, PolicyViolation
+from tidelog.errors import OffsetOutOfRange, PolicyViolation, TidelogError
 from tidelog.storage.log.append_writer import SegmentRoller
 from tidelog.storage.log.durability import set_aside
 from tidelog.storage.log.log_loader import LogPart, LogParts
@@ -40,7 +40,7 @@ from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.tier.log_tier import copies_of, plan_release
 from tidelog.storage.tier.tier_files import record_path
-from tidelog.types import UNKNOWN_MS
+from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS
 
 if TYPE_CHECKING:
     from tidelog.storage.tier.tier_record import TierRecord
@@ -339,5 +339,9 @@ class Deleter(LogPart):
 
 
 def _largest_timestamp(segment: Segment, now_ms: int) -> int:
-    noted = segment.noted_times(now_ms)
-    return segment.largest_record()[0] if noted is None else noted.largest_timestamp
+    """Return a segment's largest timestamp, -1 if it can't be read: the deletion needs no read."""
+    try:
+        noted = segment.noted_times(now_ms)
+        return segment.largest_record()[0] if noted is None else noted.largest_timestamp
+    except (OSError, TidelogError):
+        return NO_TIMESTAMP

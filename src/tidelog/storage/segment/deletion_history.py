@@ -31,6 +31,7 @@ EVENTS_MAX: Final = 64
 NO_SETTINGS: Final = "-"
 _VERSION: Final = 0
 _FIELD_COUNT: Final = 8
+_SIZE_MAX: Final = 64 * 1024  # several times the size of 64 events
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -117,12 +118,14 @@ def decode_events(data: Buffer) -> tuple[list[DeletionEvent], list[str]]:
     """Return the events, oldest first, and the problems of lines that were left out.
 
     Raises:
-        CorruptFile: The file has an unknown version.
+        CorruptFile: The file has an unknown version, or too many lines.
     """
     *lines, torn = bytes(data).decode("ascii", "replace").split("\n")
     if lines[:1] != [str(_VERSION)]:
         version = (*lines, torn)[0][:20]
         raise CorruptFile(f"version {version!r} of the deletion history, {_VERSION} expected")
+    if len(lines) > EVENTS_MAX + 1:
+        raise CorruptFile(f"{len(lines)} lines, at most {EVENTS_MAX + 1} expected")
     events, problems = [], []
     for number, line in enumerate(lines[1:], 2):
         try:
@@ -140,6 +143,8 @@ def _decode_event(line: str) -> DeletionEvent:
     if len(fields) != _FIELD_COUNT or f"{crc32c(text.encode()):08x}" != crc:
         raise CorruptFile(f"{line[:80]!r}: wrong checksum or number of fields")
     numbers = [text_files.parse_number(fields[number], "field") for number in (0, 1, 4, 5, 6)]
+    if not (0 <= numbers[2] < numbers[3] and line.isprintable()):
+        raise CorruptFile(f"{line[:80]!r}: not a range of offsets, or not printable")
     return DeletionEvent(numbers[0], numbers[1], fields[2], fields[3], *numbers[2:])
 
 
@@ -150,7 +155,7 @@ def read_deletions(fs: FileSystem, directory: str) -> tuple[list[DeletionEvent],
     """
     path = f"{directory}/{DELETION_HISTORY_FILE}"
     try:
-        return files.read_decoded(fs, path, decode_events, ([], []))
+        return files.read_decoded(fs, path, decode_events, ([], []), limit=_SIZE_MAX)
     except CorruptFile as error:
         return [], [error.reason]
 
