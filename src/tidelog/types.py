@@ -63,7 +63,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL_TIMESTAMP: Final = -4  # the first offset in local files, even if also in the tier
+EARLIEST_LOCAL_TIMESTAMP: Final = -4  # the first offset in local files; the tier may have it, too
 LATEST_TIERED_TIMESTAMP: Final = -5
 EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 # Special offsets for the ends of a log, as in Spark's Kafka connector.

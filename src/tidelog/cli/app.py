@@ -402,7 +402,7 @@ def _in_words(text: str) -> str:
 
 
 def _near_choices(error: click.UsageError) -> list[str]:
-    """Return the most similar value that an option takes, if its value is not one of a list."""
+    """For an invalid value of an option with a list of values, return the most similar value."""
     if not isinstance(error, click.BadParameter) or error.param is None:
         return []
     kind = error.param.type

@@ -890,7 +890,7 @@ HEADERS_EXAMPLE: Final = '{"by": "ten"}'
 
 
 def _headers_example(name: str) -> str:
-    """Return valid headers, as they are typed if `name` is the option."""
+    """Return an example of headers, with `name` before it if `name` is the option for headers."""
     is_typed = name == _TYPED["headers"]
     return f"{name} '{HEADERS_EXAMPLE}'" if is_typed else HEADERS_EXAMPLE
 

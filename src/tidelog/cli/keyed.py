@@ -171,7 +171,7 @@ def _sound_rows(
 
 
 def _doubts(question: "Table | Diff", damage: Damage) -> "list[Doubt]":
-    """Return the doubts about the partitions whose rows are not left out because of damage."""
+    """Return the doubts about all partitions, except damaged ones, whose rows are left out."""
     names = question.source.partitions(question.topic)
     if not any(map(damage.has, names)):
         return question.doubts()
@@ -563,8 +563,8 @@ def _changed_fields(name: str, before: Cell, after: Cell) -> list[tuple[str, Cel
     """Return name, earlier and later content of each changed field of two JSON objects.
 
     The name of a field is the name of its object, a dot, and its own name. A value that is not an
-    object, or that is an object at the maximum depth, is compared as a whole, as one field. So are
-    values that are nested almost as deeply as Python can parse.
+    object, or that is an object at the maximum depth, is compared as a whole, as one field. Values
+    that are nested almost as deeply as Python can parse are also compared as a whole.
     """
     try:
         return [*_fields_of(name, before, after)]
@@ -594,7 +594,8 @@ def _fields_of(
 def _json_text(value: Cell) -> str:
     """Return a value as JSON with sorted fields.
 
-    Unlike `==`, the text tells true, 1 and 1.0 apart, and numbers that are equal only as floats.
+    The texts of true, 1 and 1.0 differ, although these values are equal in Python. The texts of
+    numbers that are equal only after rounding to floats differ, too.
     """
     return text_of(value, sort_names=True)
 
@@ -605,7 +606,7 @@ def _told_apart(before: Cell, after: Cell) -> tuple[Cell, Cell]:
     texts = (output.cell_text(_VALUE, one) for one in (before, after))
     if is_same or next(texts) != next(texts):
         return before, after
-    # A field that is missing is not quoted, so it differs from the same text.
+    # The mark for a missing field is not quoted, so it differs from a value with the same text.
     old, new = (one if one is _MISSING else _json_text(one) for one in (before, after))
     return old, new
 

@@ -217,7 +217,7 @@ def _verdict(
     by_hour: LatencyByHour,
     zone: str | None,
 ) -> str:
-    """Return a sentence on the latency; beside a bulk load, on the latency of other records."""
+    """Return a sentence on the latency; if there is a bulk load, on it and on other records."""
     from tidelog.scan.latency_loads import find_load, narrowed, narrowed_span, slowest_span
     from tidelog.scan.latency_verdict import latency_verdict, load_line
 

@@ -583,11 +583,11 @@ def _print_by_time(
 def _counted_units(
     counts: "dict[ClockName, CountsByTime]",
 ) -> "list[tuple[int, int, dict[ClockName, int]]]":
-    """Return start, end and counts by clock of each unit of time that any clock has.
+    """Return start, end and counts by clock of each unit of time that has a count on any clock.
 
-    Counts on two clocks have a common start or end, because a range is requested. So one clock has
-    all units of the other clock, with the same ends. Without a requested start, the first unit of a
-    clock may be cut at 1970.
+    Counts on two clocks have a common start or end, because a range is requested. So the units of
+    one clock include all units of the other clock, with the same ends. Without a requested start,
+    the first unit of a clock may be cut at 1970.
     """
     starts: dict[int, int] = {}
     records: dict[int, dict[ClockName, int]] = {}

@@ -430,11 +430,9 @@ def _answer_zone(
 ) -> str | None:
     """Callback of `--zone`: return its value, else the zone that the given times name.
 
-    Raises UsageProblem if its value is not a time zone.
-
-    The zone is also stored in the context, for `answer_zone`.
-
-    Return None if the given times name no zone, or several zones.
+    Return None if there is no `--zone`, and the given times name no zone or several zones. The zone
+    is also stored in the context, for `answer_zone`. Raises UsageProblem if the value of `--zone`
+    is not a time zone.
 
     Click converts the options on the command line before it applies defaults. So `context` already
     has the texts of the given times when this function computes a default.

@@ -447,8 +447,8 @@ def _deleted_ranges(
     Without an event, the files show which rules are possible. Retention deletes whole segments and
     removes their files. So if the log starts within a segment, delete-records has moved its start,
     and has deleted the offsets whose files still exist. If the log starts where a segment begins,
-    and earlier files still exist, retention was possibly interrupted, or the retention of the
-    leader whose copy this is moved the start. The offsets before the first segment may have been
+    and earlier files still exist, retention was possibly interrupted, or this log is a copy, and
+    the retention of its leader moved the start. The offsets before the first segment may have been
     deleted by retention or by delete-records.
     """
     from tidelog.storage.directory.topic_retention import cause_text
@@ -662,7 +662,9 @@ def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
 
 def _appends(segment: "SegmentStory", zone: str | None) -> str:
     if segment.records == 0 and segment.offsets:
-        return "none"  # records below the log start are not counted, but keep their append times
+        # No offset from the log start on has a record. `first_append_ms` may still be set, because
+        # it includes records below the log start.
+        return "none"
     if segment.first_append_ms is None:
         return "unknown"
     first = output.time_text(segment.first_append_ms, zone)

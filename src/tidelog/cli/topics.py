@@ -481,11 +481,12 @@ def _due_text(
 def _old_offsets(
     directory: "RemoteDirectory", info: "TopicInfo | RemoteTopic", config: TopicConfig, cut_ms: int
 ) -> int | None:
-    """Return how many offsets a cluster's topic has before its first records of a time or later.
+    """Return the number of offsets of a cluster's topic before the first records at `cut_ms`.
 
-    None if the number is unknown. With `tidelog.retention.clock=record-capped`, it is unknown if
-    the first record with such a timestamp was appended before this time: the brokers can't search
-    for the first record whose timestamp and append time are both late enough.
+    In each partition, the offsets before the first record with a time of `cut_ms` or later are
+    counted. Return None if the number is unknown. With `tidelog.retention.clock=record-capped`, it
+    is unknown if the first record with such a timestamp was appended before `cut_ms`: the brokers
+    can't search for the first record whose timestamp and append time are both late enough.
 
     Raises TidelogError if the brokers don't know the times on the clock of retention.
     """

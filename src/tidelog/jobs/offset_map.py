@@ -10,7 +10,7 @@ failover uses a map. Only `read_map` and `write_map` do I/O.
 Invariants, for a record r that the mirror copied from offset s to offset t:
 
 1. At least one row for r's source partition and target partition has s in its source range and t in
-   its target range. If no row's source range contains an offset of a source partition, the mirror
+   its target range. If an offset of a source partition is in no row's source range, the mirror
    had not copied a record from this offset when it wrote the map.
 2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
    the same for all these records. So t is known exactly.

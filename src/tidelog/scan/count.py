@@ -41,9 +41,9 @@ class PartitionCount:
         from_zone_maps: How many of `records` were counted from zone maps, without reading the log.
         log_bytes: Bytes read from log files.
         sidecar_bytes: Bytes read from zone maps and append time files.
-        without_timestamp: Number of records that were not counted because they have no timestamp,
-            although their append time is in the range; at least this many. 0 without
-            `RequestedRange.timestamps`.
+        without_timestamp: Number of records that were found, but not counted because they have no
+            timestamp, although their append time is in the range. There may be more such records. 0
+            without `RequestedRange.timestamps`.
     """
 
     records: int
@@ -100,7 +100,7 @@ class Count:
 
     @property
     def without_timestamp(self) -> int:
-        """Number of records that were left out without a timestamp; see `PartitionCount`."""
+        """Number of records left out because they have no timestamp; see `PartitionCount`."""
         return sum(one.without_timestamp for one in self.partitions.values())
 
     @property

@@ -98,7 +98,7 @@ def slowest_span(by_hour: LatencyByHour) -> tuple[int, int] | None:
 def narrowed_span(
     span: tuple[int, int], total: LatencyHistogram, log_dir: LogDir, names: Sequence[TopicPartition]
 ) -> tuple[int, int]:
-    """Return the hour of a span in which its largest latency is, by reading the span's records.
+    """Read a span's records, and return the hour that contains the span's largest latency.
 
     A span of an hour, and a span whose records can't be read or were deleted meanwhile, stays as it
     is.

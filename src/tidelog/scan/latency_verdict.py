@@ -22,7 +22,7 @@ _STEPS_MS: Final = (
 def latency_verdict(
     name: str, total: LatencyHistogram, worst: tuple[int, int] | None, zone: str | None
 ) -> str:
-    """Return a sentence: a topic's latency, and when the record with the largest latency came.
+    """Return a sentence: a topic's latency, and when its slowest record was appended.
 
     Args:
         name: Name of the topic.

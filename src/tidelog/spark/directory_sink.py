@@ -155,7 +155,7 @@ def _by_lock_or_holder(
 
 
 def _tries(wait_ms: int) -> Iterator[None]:
-    """Yield once for each try: the first time at once, then after each pause, for `wait_ms`."""
+    """Yield once for each try: at once, and then after each pause, until `wait_ms` have passed."""
     yield
     for _ in range(wait_ms // _PAUSE_MS):
         threading.Event().wait(_PAUSE_MS / 1000)

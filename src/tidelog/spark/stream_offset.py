@@ -36,8 +36,8 @@ The check looks for these cases in this order:
   reading continues at the log start.
 - The log was rewritten before the position: the position's leader epoch ends before the position's
   offset, or the log has no batch of that epoch any more. Kafka's consumers detect this case by
-  OffsetForLeaderEpoch (KIP-320). The records that were read from the offset on where the old and
-  the new log diverge are no longer in the log. Reading continues at this offset, so that every
+  OffsetForLeaderEpoch (KIP-320). From the offset at which the old and the new log diverge, the
+  records that were read are no longer in the log. Reading continues at this offset, so that every
   record now in the log is read. If this offset is unknown, all offsets from the log start to the
   position count as lost. Reading then continues at the position, or at the log end if the log end
   is lower.

@@ -73,8 +73,8 @@ class Moment:
         is_ago: Whether the length was written as an ISO duration. Where a point in time is
             expected, an ISO duration such as `PT6H` means the time that long before now.
         from_now: Whether the instant was written relative to now.
-        zone: Zone that follows a time relative to now, or a length. It does not change this time or
-            length, but applies to the other side of a range and to the output.
+        zone: Zone written after a length, or after a time relative to now. It does not change this
+            time or length, but applies to the other side of a range and to the output.
     """
 
     text: str
@@ -136,11 +136,10 @@ def read_moment(text: str, now_ms: int) -> Moment:
 
 
 def _read_relative(text: str, now_ms: int) -> Moment | None:
-    """Parse a time relative to now, or a length, that is followed by a zone.
+    """Parse a text of two parts: first a time relative to now or a length, then a zone.
 
-    The text is split before the last words that can be a zone, so that the words before them are a
-    time relative to now or a length. Whether the zone exists is not checked. Return None if the
-    text does not have this form.
+    Return None if the text does not have these parts. Whether the zone exists is not checked. If
+    the text can be split at several places, the zone is as short as possible.
     """
     words = text.split(" ") if len(text) <= TEXT_LIMIT else []
     for count in range(len(words) - 1, 0, -1):

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 # displaced.
 BLOCK_MAX: Final = 1 << 20
 
-# Value that stands for an unknown number of a key's records.
+# Number of a key's records if it is unknown.
 UNKNOWN: Final = -1
 
 # Layout of a row of differences. The field KIND holds the kind, as an index in `KINDS`. A's row
@@ -120,7 +120,8 @@ def compare(
         b_rows: int64[n, FIELDS], one row for each key of B.
         history: Whether the records before a key's last record are compared, too.
         unsure: Keys that also have records outside the compared range. Because of these records,
-            compaction may have removed records in the compared range. None without such keys.
+            compaction may have removed records in the compared range. None if there are no such
+            keys.
     """
     a_rows, numbers = a.rows, a.find(b_rows)
     in_both = numbers >= 0

@@ -326,7 +326,7 @@ def _plan_directory(
 
 
 def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
-    """Set `compacted` (topics that may lack records) and `stamped` (that may lack create times)."""
+    """Set the plan's `compacted` and `stamped` from the topics' settings; see `SidePlan`."""
     stamp = TimestampType.LOG_APPEND_TIME
     side_plan.compacted = {name for name, config in configs.items() if config.is_compacted}
     side_plan.stamped = {

@@ -64,9 +64,9 @@ def _chance(keys: int) -> float:
 
     The bound is the sum of the probabilities of three causes. First cause: two different keys have
     the same 128-bit hash, with a probability of keys^2 / 2^129. Second cause: different data has
-    the same 64-bit digest on both sides. There are four such digests: of a key's last value, of the
-    sum of a key's records, of the order of a key's records, and of the sum of the records without a
-    key. Third cause: two different values have equal sums before the sums are hashed.
+    the same 64-bit digest on both sides. There are four such digests: of a key's last value, of a
+    key's records in any order, of a key's records in their order, and of the records without a key.
+    Third cause: two different values have equal sums before the sums are hashed.
     """
     return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64
 

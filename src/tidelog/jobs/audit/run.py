@@ -258,8 +258,8 @@ class TopicResult:
                 first += count
 
 
-# Approximate maximum number of rows that a task compares. These rows need 144 MB of memory, and the
-# task's lookup table of one side's rows needs more.
+# Approximate maximum number of rows that a task compares. These rows need 144 MB of memory. The
+# task's lookup table of one side's rows needs additional memory.
 _ROWS_PER_TASK: Final = 2_000_000
 
 _ROWS_WORTH_A_TASK: Final = 100_000

@@ -201,7 +201,7 @@ class TableFacts:
     hours: Mapping[int, int] = field(default_factory=dict)
 
     def between(self, start_ms: int | None, end_ms: int | None) -> Count | None:
-        """Return how many create times are in [start_ms, end_ms); None if `below` lacks a bound."""
+        """Count the create times in [start_ms, end_ms); None if `below` lacks one of the bounds."""
         sides = [side for side in (start_ms, end_ms) if side is not None]
         if any(side not in self.below for side in sides):
             return None

@@ -64,7 +64,7 @@ class PartitionResult:
         end_offset: End of the loaded offsets, exclusive.
         size_bytes: Total size in bytes of the log files with loaded records. Files that were
             deleted since the commit are not included.
-        segments: Number of the log files in `size_bytes`.
+        segments: Number of the log files whose sizes are added up in `size_bytes`.
         append_ms: Append time in ms of all loaded records, -1 if the topic has no append clock.
     """
 

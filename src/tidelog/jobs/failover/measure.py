@@ -21,8 +21,8 @@ with this reason.
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
 clocks differ by a constant, all measured latencies shift by this constant. Then the largest latency
 grows by the constant, and the skew (the size of the most negative latency) shrinks by the same
-amount, or the reverse. So the margin, which is the sum of largest latency and skew, does not
-change.
+amount. If the constant is negative, the latency shrinks and the skew grows. So the margin, which is
+the sum of largest latency and skew, does not change.
 """
 
 from array import array

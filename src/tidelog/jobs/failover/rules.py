@@ -35,9 +35,9 @@ Step 5 also covers the reordering case of KIP-33: two unconsumed records m1 and 
 m2, m1 on A, but in the order m1, m2 on B. Both records have a time >= T on B, so the search misses
 neither. A search for c(m2), without subtracting L, could skip m1. In the proof, L is a bound of A's
 latency only. In practice, L is the larger of the latencies measured on A and on B, as in the KIP's
-MaxLatencyOfCluster. The same producers write the records of both samples, but a sample possibly
-lacks the largest latency. A larger L never makes the group miss a record; the group only reads more
-records twice.
+MaxLatencyOfCluster. The reason is that the sample from A may lack the slowest records, while the
+sample from B, which has records of the same producers, may contain them. A larger L never makes the
+group miss a record; the group only reads more records twice.
 
 If one clock differs from all other clocks by a constant, the sum L + S stays right: the constant
 makes one of L and S too large, and the other too small by the same amount.

@@ -31,8 +31,8 @@ The records are read in three steps:
 
 Records are not stored: only a digest of 16 bytes is kept of each record. Digests are divided into
 buckets by their first bytes. Buckets stay in memory until they have `BUFFER_BYTES` (64 MB) in
-total. Then each bucket is written to a file of its own. At the end, the digests of one bucket after
-the other are counted. Digests are evenly distributed. The number of buckets is chosen so that a
+total. Then each bucket is written to a file of its own. At the end, the buckets are counted one
+after the other. Digests are evenly distributed. The number of buckets is chosen so that a
 bucket has at most about 65,536 of the expected digests: the counts of 65,536 different digests need
 16 MB of memory. But there are at most 4,096 buckets, so buckets are larger if more than 268 million
 records are expected.

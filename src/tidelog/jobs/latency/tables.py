@@ -45,7 +45,7 @@ class TopicTimes:
 
     Attributes:
         records: Number of data records.
-        without: Number of records without an append time, without a create time, or without both.
+        without: Number of records that lack the append time, the create time or both.
         by_append: Latencies by hour of append time.
         by_create: The same latencies by hour of create time.
         late: Counts of late records, and of records that each watermark delay would drop.
@@ -59,7 +59,7 @@ class TopicTimes:
 
     @property
     def skew_ms(self) -> int | None:
-        """Largest ms by which a record's create time is after its append time; None if none is."""
+        """Largest time in ms by which a create time is after the append time; None if none is."""
         return clock_ahead_ms(self.by_append.total())
 
 
@@ -157,7 +157,8 @@ def topic_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]
 def topic_verdict(name: str, topic: TopicTimes, zone: str | None) -> str:
     """Return a sentence on the latency of a topic, with times in `zone`; None means UTC.
 
-    If a bulk load causes most of the latency, the sentence is on the other records and the load.
+    If a bulk load causes most of the latency, the sentence describes the load and the latency of
+    all other records.
     """
     load = find_load(topic.by_append)
     if load is not None:

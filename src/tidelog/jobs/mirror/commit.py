@@ -83,8 +83,8 @@ if TYPE_CHECKING:
 
 
 # Maximum number of map rows that the commit of a batch stores. If a batch has more rows,
-# neighboring rows are merged. Rows of different pairs of a source partition and a target partition
-# are never merged, so more rows may remain.
+# neighboring rows are merged, but only rows with the same source partition and the same target
+# partition. So more rows may remain.
 BATCH_ROWS_MAX: Final = 4_096
 
 

@@ -63,7 +63,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
     Some offsets have no record, because they belong to transaction markers or because compaction
     has removed the record. If such offsets follow the last copied record, they don't count as
-    copied, but the lag leaves out those that the query has read.
+    copied. But if the query has already read them, they don't count in the lag either.
     """
     plan = started.plan
     rows: list[SummaryRow] = []
@@ -100,10 +100,10 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
 
 def read_reached(env: Env, checkpoint: str) -> list[StreamOffset]:
-    """Return for each source the offset up to which the done batches have read the source.
+    """Return, for each source, the offsets up to which the finished batches have read it.
 
-    The offsets are those in Spark's checkpoint. The result is empty if no batch is done, or if the
-    checkpoint is not readable; the lag then depends on the copied records only.
+    The offsets are from Spark's checkpoint. The result is empty if no batch is finished, or if the
+    checkpoint is not readable. The lag then depends only on the copied records.
     """
     folder = f"{checkpoint}/{SPARK_DIR}"
     with suppress(OSError, ValueError, TidelogError):

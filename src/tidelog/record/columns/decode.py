@@ -328,8 +328,8 @@ ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
 # Spark's default number of rows in an Arrow batch.
 ROWS: Final = 10_000
 
-# Maximum number of records in a group for `tally` and `fold`, which allocate no memory for each
-# record: so large that in practice only the number of bytes limits a group.
+# Maximum number of records in a group for `tally` and `fold`. These functions allocate no memory
+# for each record, so the number can be so large that only the number of bytes limits a group.
 _TALLY_ROWS: Final = 1 << 30
 
 
