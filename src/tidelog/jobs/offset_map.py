@@ -23,6 +23,7 @@ Invariants, for a record r that the mirror copied from offset s to offset t:
 So a group at offset s of a source partition misses no record if its start in a target partition is
 the smallest `target_start` of the rows for these two partitions with `source_end` > s. If no row
 has `source_end` > s, the start is the target partition's end in `ends`.
+
 Rows are merged to limit the map's size. All invariants also hold for merged rows. A merged row has
 larger ranges, so a group that starts in these ranges reads more records twice. Exception: a row
 that is merged from two adjacent dense rows is itself dense, and as precise as the two rows.
@@ -157,8 +158,8 @@ def merge(first: MapRow, second: MapRow) -> MapRow:
 def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
     """Merge pairs of rows of a group, older rows first, until at most `rows_max` rows are left.
 
-    Exception: rows of different groups can't be merged. So if each remaining row has a group of its
-        own, more than `rows_max` rows are left.
+    Rows of different groups can't be merged. So there are more than `rows_max` rows in the result
+    if there are more than `rows_max` groups.
     """
     while len(rows) > rows_max:
         half = len(rows) // 2
@@ -396,7 +397,8 @@ class OffsetMap:
             offset: Next offset to read in the source partition.
             key: The key.
 
-        Raises: OutsideMap: See `starts`; or a transform has chosen the partitions.
+        Raises:
+            OutsideMap: See `starts`; or a transform has chosen the partitions.
         """
         if self.partitioning is Partitioning.ANY:
             raise OutsideMap("partitions were chosen by a transform: a key may be in any of them")

@@ -6,9 +6,9 @@ A key's row contains the key's last record (partition, offset, create time, dige
 the number of the key's records, and two digests of all these records. One digest depends on the
 order of the records, the other digest does not. The table lists the kinds of differences; the first
 kind that applies to a key is the key's kind. If none applies, the key is equal. Exception: a key
-whose two rows are equal can still be `reordered`.
-This happens if the last records of a partition's keys are in different orders on A and B, and this
-key is one of the keys that have moved (see `displaced`).
+whose two rows are equal can still be `reordered`. This happens if the last records of a partition's
+keys are in different orders on A and B, and this key is one of the keys that have moved (see
+`displaced`).
 
 | kind | when |
 |---|---|

@@ -470,8 +470,8 @@ def map_partitions(
 ) -> TopicMapping:
     """Return how a topic's partitions on A and B correspond.
 
-    If the topic's numbers of partitions on A and B differ, the result is ANY, whatever is
-    `requested`.
+    If the topic's numbers of partitions on A and B differ, the result is ANY, even if
+    `requested` is SAME.
     """
     topic_on_b = topic_on_b or topic
     count_a, count_b = len(a.partitions(topic)), len(b.partitions(topic_on_b))
