@@ -121,8 +121,8 @@ class ControlClient(Closing):
         """Send a request and return the result in its response.
 
         Raises:
-            TidelogError: The response is invalid, or the response is an error, which is raised with
-                its own type.
+            TidelogError: The response is invalid, or is an error. An error is raised as the class
+                that the response names.
             ControlFailure: There was no usable response; the request may have been executed.
             InvalidRequest: The request is too large and was not sent.
         """

@@ -339,9 +339,10 @@ _Kind = TypeVar("_Kind", bound=Closable)
 def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) -> _Kind:
     """Create an object whose calls never run at the same time as requests of the control channel.
 
-    Each public method runs under the lock, except `close`, which stops the channel first. Returned
-    generators and record batch readers acquire the lock for each step. To hold the lock over
-    several calls, or while the program uses other returned objects, call `exclusive()`.
+    The channel's thread has a lock, under which it executes requests. Each public method of the
+    object runs under this lock, except `close`, which stops the channel first. Returned generators
+    and record batch readers acquire the lock for each step. To hold the lock over several calls, or
+    while the program uses other returned objects, call the object's method `exclusive`.
 
     Args:
         make: Creates the object for the directory.

@@ -242,8 +242,8 @@ class BlockReader:
             fetch: `fetch(position, size)` returns exactly `size` bytes by one request.
             block_bytes: Size of a block; the last block may be shorter.
             run_max: Maximum number of blocks in one request.
-            reads_ahead: Whether to read ahead. If true, each request that begins where the previous
-                request ended has twice as many blocks as that request, up to `run_max`.
+            reads_ahead: Whether to read ahead. If true, a request that begins where the previous
+                request ended has twice as many blocks as the previous one, up to `run_max`.
         """
         self.size_bytes = size_bytes
         self._cache = cache
@@ -299,7 +299,8 @@ class BlockReader:
 def encode_block(data: bytes, name: str) -> bytes:
     """Return the content of a block's file.
 
-    It consists of the magic; the lengths and the CRC-32C of name and data; the name; the data.
+    The content has these fields, in order: magic, length of the name, length of the data, CRC-32C
+    of name and data, name, data.
     """
     named = name.encode()
     return _HEAD.pack(MAGIC, len(named), len(data), crc32c(data, crc32c(named))) + named + data

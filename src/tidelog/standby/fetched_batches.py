@@ -184,7 +184,7 @@ class ExpectedRecords(NamedTuple):
 class Unproven(Exception):
     """Raised if the last batch of a response skips offsets.
 
-    The batch after it would prove its offsets, but is not in the response.
+    The leader's next batch would prove the last batch's offsets, but is not in the response.
     """
 
     def __init__(self, batch: Batch) -> None:

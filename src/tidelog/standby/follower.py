@@ -127,7 +127,7 @@ class Follower(Closing):
         copies: The copied partitions, in the order of their first sync.
         notes: Messages for the user; the caller prints and removes them.
         group_count: Number of groups whose committed offsets the last sync wrote.
-        is_promoted: Whether promotion was requested; the owner must close the follower.
+        is_promoted: Whether promotion was requested. If true, the owner must close the follower.
     """
 
     def __init__(

@@ -85,8 +85,8 @@ class CopyCounts:
 class Copy:
     """Copy of one partition. A `Copy` is used only by its owner.
 
-    Order of calls: `led_by`, `parting`, `agree`, then pairs of `position` and `take`; a new leader
-    or epoch starts again with `led_by`. If the copy stops, `problem` has the reason.
+    Order of calls: `led_by`, `parting`, `agree`, then pairs of `position` and `take`. If the leader
+    or its epoch changes, start again with `led_by`. If the copy stops, `problem` has the reason.
 
     Attributes:
         name: The partition.
@@ -409,10 +409,10 @@ class Copy:
         the marker was deleted. A last stable offset equal to the log start proves nothing about
         transactions that began before the log start.
 
-        A leader reads its log start offset before its last stable offset. If records are deleted
-        after the first and before the second read, the last stable offset may be above the reported
+        For a response, a leader first reads its log start offset, then its last stable offset. If
+        records are deleted between the two reads, the last stable offset may be above the reported
         log start although the transaction is open. So a last stable offset is a proof only if it is
-        above the log start in a later response.
+        also above the log start that a later response reports.
         """
         first = self.log.producer_states().first_unstable_offset
         answer, self._candidate = self._candidate, None

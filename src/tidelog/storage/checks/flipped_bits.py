@@ -21,9 +21,10 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
         The position of the byte in `data`, and the bit's number in the byte, 0 for the lowest. The
         position is negative if the byte is in the checksum, which a batch stores before the data.
 
-    A checksum is linear: the change caused by a flipped bit depends only on the bit's distance from
-    the end. So the difference between the computed and the stored checksum is shifted back byte by
-    byte until it equals the change that one flipped bit in the last byte causes.
+    A checksum is linear: how much a flipped bit changes the checksum depends only on the bit's
+    distance from the end of the data. So the difference between the computed and the stored
+    checksum is shifted back byte by byte until it equals the change that one flipped bit in the
+    last byte causes.
     """
     difference = crc32c(data) ^ crc
     if difference.bit_count() == 1:

@@ -390,7 +390,7 @@ class PartitionCheck:
         yield from self._lost_before(facts.next_offset, end, path, "before it")
 
     def _lost_before(self, start: int, end: int, path: str, place: str) -> Iterator[Finding]:
-        """Yield a finding on the missing offsets [start, end), unless they may be cleaned.
+        """Yield a finding on missing offsets [start, end), unless compaction may have removed them.
 
         Args:
             start: First missing offset.

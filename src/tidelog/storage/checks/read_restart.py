@@ -1,8 +1,9 @@
 """Finds the first offset after damage at which a read can start again.
 
 A read that begins before damaged bytes can't get past them if their headers are wrong. A read that
-begins at a later index entry doesn't read the damaged bytes. The index is the index that a reader
-uses, because a reader rebuilds a wrong index in memory, and such an index ends at the damage.
+begins at a later index entry doesn't read the damaged bytes. This module uses the same index as a
+reader: if the index file is wrong, the index that a reader rebuilds in memory. A rebuilt index ends
+at the damage.
 """
 
 from collections.abc import Iterable
@@ -62,8 +63,8 @@ def restart_offset(
 ) -> int | None:
     """Return the first offset after damage that a read reaches through an index entry.
 
-    A read begins at the batch of the last entry below its first offset. This batch may be the
-    damaged batch itself, if its checksum is right and its offsets are not above the entry's.
+    A read begins at the batch of the last entry below the read's first offset. This batch may be
+    part of the damage if its checksum is right and it ends at or below the entry's offset.
 
     Args:
         index: Offset index of the segment, as a reader uses it.
@@ -94,7 +95,8 @@ def _leads_to(
         batches: The batches from the entry's position on.
         base_offset: The segment's base offset.
         key: Offset of the entry; the first batch must not end after this offset.
-        end: Position after the damage; the batch above the entry's offset is not before it.
+        end: Position after the damage. If the first batch that ends above the entry's offset begins
+            before this position, the result is False.
         end_offset: The batches' offsets must be below this offset.
     """
     next_offset, limit = base_offset, key + 1

@@ -199,8 +199,8 @@ def _check_bounds(
 ) -> Iterator[Finding]:
     """Yield a finding on the first zone with a wrong position, offset or timestamp.
 
-    A zone must begin and end at batches, have the offsets of these batches, and have no timestamp
-    that is larger than all timestamps of these batches.
+    A zone must begin and end at batches, and have the offsets of these batches. The zone's largest
+    timestamp must not be larger than the largest timestamp of these batches.
     """
     facts = context.facts
     if not facts.is_whole or changed:

@@ -135,8 +135,8 @@ def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[i
 def owner_of(data: Buffer, topic_id: UUID) -> UUID:
     """Return the topic id that the header of this topic's file must have.
 
-    A file that was written before the topic got its id has zeros in its header. If the header has
-    zeros, so has the result.
+    A file that was written before the topic got its id has zeros in its header. For such a file,
+    the result is the all-zero id.
     """
     is_without = bytes(data[_TOPIC_ID_AT]) == _NO_TOPIC_ID.bytes
     return _NO_TOPIC_ID if is_without else topic_id

@@ -5,8 +5,8 @@ counts, smallest and largest time on each clock, and the CRC-32C of the zone's b
 grouped into blocks. The table of blocks has sums, minima and maxima of each block, so a search
 reads only the footer and the blocks that may match.
 
-The file consists of a header, the blocks of rows, and a footer. The header has the layout of a row,
-so that readers can skip fields that later releases add. The footer consists of the table of blocks,
+The file consists of a header, the blocks of rows, and a footer. The header lists a row's fields, so
+that readers can skip fields that later releases add. The footer consists of the table of blocks,
 sections (checksums of the files beside the log, latencies), and a trailer. The trailer has the
 footer's checksum; the table has the checksum of each block's rows.
 
@@ -534,7 +534,7 @@ class ZoneMap:
 
 
 class _RowFields:
-    """Decoder of rows. The file's header has the layout of the rows."""
+    """Decoder of rows, created from the list of fields in the file's header."""
 
     def __init__(self, fields: list[tuple[int, int]]) -> None:
         """Create a decoder from (number, size) of each field; raises CorruptIndex if invalid."""

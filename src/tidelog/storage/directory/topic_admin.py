@@ -106,8 +106,9 @@ def find_settled_topics(
     """Return the result of `find_topics` beside a writer that may be adding partitions.
 
     The function waits until each listed partition has its directory. After about a second without
-    new directories it stops waiting: then the missing directories are lost. With `clock`, it does
-    not wait if the last change of the directory of topics is that old.
+    new directories it stops waiting, because the missing directories are lost, not being created.
+    With `clock`, it does not wait if the directory of topics last changed more than `_GROWTH_MS`
+    ago.
     """
     pause, least = threading.Event(), 0
     pauses = iter(_PAUSES_S)

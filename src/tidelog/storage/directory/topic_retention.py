@@ -110,7 +110,7 @@ class SegmentStory:
         record: Offset and timestamp of the record whose time starts the period `keeping`. None if
             `keeping` does not start at a record's time, or if the record can't be read.
         kafka: How long Kafka's rule (`tidelog.retention.clock=record`) would keep the segment.
-        due: Rule by which the next retention deletes the segment; None if the segment stays.
+        due: Rule by which the next retention pass deletes the segment; None if the segment stays.
         size_room_bytes: Bytes by which the log has to grow until retention by size deletes the
             segment; for an active segment, only growth after its roll counts. None if the topic has
             no size limit.
