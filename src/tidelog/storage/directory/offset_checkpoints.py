@@ -142,7 +142,7 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace a checkpoint's file; `offsets` is copied after the lock is acquired, not before."""
+        """Replace a checkpoint's file; copy `offsets` only when the lock is held."""
         with self._writing:
             ordered = dict(sorted(offsets.copy().items()))
             text_files.write_offset_checkpoint(self._fs, f"{self._directory}/{name}", ordered)

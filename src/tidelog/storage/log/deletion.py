@@ -82,8 +82,8 @@ class Deleter(LogPart):
     def delete_records(self, offset: int) -> int:
         """Move the log start forward to `offset`; return the new log start.
 
-        An offset below the log start changes nothing. The next retention deletes the segments below
-        the new log start.
+        An offset below the log start changes nothing. The next retention run deletes the segments
+        below the new log start.
 
         Args:
             offset: First offset to keep.
@@ -148,9 +148,9 @@ class Deleter(LogPart):
         """Delete the segments that the retention rules select, and log why; return them in order.
 
         Files get Kafka's suffix `.deleted`. After `file.delete.delay.ms`, the next `unlink_due` or
-        retention unlinks the files; a close unlinks the files without waiting. The settings
-        `local.retention.*` delete local copies of segments that are in the tier; the result does
-        not contain these copies.
+        retention run unlinks the files; a close unlinks the files without waiting. By the settings
+        `local.retention.*`, this method also deletes local copies of segments that are in the tier;
+        the result does not contain these copies.
 
         Args:
             by_age: Whether to apply `retention.ms`. Callers that don't know the settings of the
@@ -233,8 +233,8 @@ class Deleter(LogPart):
 
         Args:
             plan: The deletions.
-            start: Log start before the run. The offsets below it were deleted before, and only
-                their files are deleted by the rule of the log start.
+            start: Log start before the run. Offsets below it had been deleted before the run, which
+                deleted only their files. So the logged range begins at this offset or later.
         """
         if not plan:
             return
