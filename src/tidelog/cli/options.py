@@ -97,10 +97,9 @@ _EXAMPLE_WIDTH: Final = 76
 def examples(*lines: str) -> str:
     """Return example lines for the end of a command's help.
 
-    A line that would exceed 80 columns is split; each part but the last ends with a backslash.
-
-    A line is split before an option if possible, else between words. The backspace character at the
-    start tells click to keep these lines as they are.
+    A line that would exceed 80 columns is split, before an option if possible, else between words.
+    Each part except the last ends with a backslash. The backspace character at the start of the
+    result tells click to keep these lines as they are.
     """
     broken_lines = (part for line in lines for part in _broken(line))
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in broken_lines)
@@ -181,9 +180,8 @@ def argument(**attributes: Any) -> Any:
 def declared_by(declare: _Decorator) -> Any:
     """Declare a field by a decorator of click.
 
-    The decorator must add a parameter with the field's name to the command.
-
-    The field has no default.
+    The decorator must add a parameter with the field's name to the command. The field has no
+    default.
     """
     return field(metadata={_DECLARE: lambda _name: declare})
 

@@ -453,7 +453,7 @@ def _near_limit(
 ) -> Callable[[NewRecord], bool]:
     """Return a function that returns whether a record's create time is close to a limit.
 
-    Only a broker decides about such a record; see `_sure_rules`.
+    Only the broker can decide whether it accepts such a record; see `_sure_rules`.
     """
     from tidelog.storage.log.record_rules import RecordRules
 

@@ -498,7 +498,8 @@ def _print_segments(
 ) -> None:
     """Print a line for each segment.
 
-    `forever` has the text of a cell for a segment that no known age limit deletes, and the reason.
+    `forever` has two texts for segments that no known age limit deletes: the text of a cell, and
+    the reason.
     """
     from tidelog.storage.directory.topic_retention import until_shown_ms
 

@@ -99,8 +99,8 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (StorageFailure, "check the disk: space, permissions, the system's log"),
 )
 
-# Suffixes of the files of which `tidelog dump` shows the undamaged part; of other damaged files, it
-# prints only the error.
+# If a file with one of these suffixes is damaged, `tidelog dump` shows the undamaged part. For
+# other damaged files, it prints only the error.
 _DUMPED_IN_PART: Final = (".log", ".index", ".timeindex", ".txnindex", ".appendtime")
 
 # Codes of errors of a client that lacks the right for its request.

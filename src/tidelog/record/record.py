@@ -282,7 +282,7 @@ def encode_record(
 
     Args:
         out: The records section of a batch, with the records that precede this record.
-        record: The record, of which the field `timestamp` is ignored.
+        record: The record; its field `timestamp` is ignored.
         timestamp_delta: Time in ms relative to the batch's base timestamp, wrapped to int64 if
             needed.
         offset_delta: The record's offset relative to the batch's base offset.

@@ -2,7 +2,7 @@
 
 The rule ranks a key's records by offset, by timestamp, or by a version in a header. The rule comes
 from the topic's compaction settings. Compaction removes older records of a key, so tables as of
-earlier times may be inexact. The file `compaction-history` stores the earliest time as of which
+earlier times may be inexact. The file `compaction-history` stores the earliest time for which
 tables are exact. Retention and DeleteRecords remove the start of the log. All records of some keys
 may have been in this part of the log. So after such a removal, a table as of an earlier time may
 lack keys. A table of the current state contains only the current log, so it is exact, unless a
@@ -50,7 +50,7 @@ class Doubt:
     Attributes:
         partition: The partition.
         reason: What is missing or unknown.
-        exact_since_ms: Earliest time on the chosen clock as of which the table is exact; None if
+        exact_since_ms: Earliest time, on the chosen clock, for which the table is exact; None if
             unknown.
         kind: The reason without the partition's offset and time; empty if the reason has neither.
     """

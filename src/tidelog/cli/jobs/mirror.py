@@ -186,7 +186,7 @@ def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptio
 
     Raises:
         UsageProblem, InvalidRequest, InvalidTopic: The arguments are invalid.
-        UnknownTopic, ClusterFailure, OSError: The target is also a source; it lacks a topic, or
+        UnknownTopic, ClusterFailure, OSError: The target is also a source, and it lacks a topic or
             can't be read.
     """
     pattern, name = read_pattern(request, options), options["name"]

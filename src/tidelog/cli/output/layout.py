@@ -241,7 +241,7 @@ def _kept(columns: Sequence[Column], fit: _Fit) -> list[int]:
     """
 
     def filled(shown: Sequence[int], more: Sequence[int], *, is_least: bool) -> list[int]:
-        """Return `shown` with those columns of `more` that fit too, the first ones first."""
+        """Return `shown` and the columns of `more` that also fit; earlier columns have priority."""
         chosen = [*shown]
         for i in more:
             if fit(sorted([*chosen, i]), is_least=is_least) is not None:

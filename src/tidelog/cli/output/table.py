@@ -195,7 +195,7 @@ def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iter
 
 
 def _is_empty(column: Column, text: str) -> bool:
-    """Whether a cell has no value, in a column that tables omit if it has no values at all."""
+    """Whether a cell has no value, and its column is optional; see `Column.is_optional`."""
     return text == NONE and column.is_optional
 
 

@@ -3,9 +3,9 @@
 Fresh pages are expensive, because the system takes as long to zero a page as a kernel takes to fill
 it. Arrow's memory pool often needs fresh pages: if one thread allocates memory and another thread
 frees it, as in most readers, the pool returns the memory to the system. So this module keeps freed
-pages. The most recently freed page is used first, because it is still in a CPU cache.
-At most about `FREE_BYTES_MAX` bytes are kept; further pages are returned to Arrow's pool. A page is
-freed, by any thread, when the last array or buffer over it is deleted.
+pages. The most recently freed page is used first, because it is still in a CPU cache. At most about
+`FREE_BYTES_MAX` bytes are kept; further pages are returned to Arrow's pool. A page is freed, by any
+thread, when the last array or buffer over it is deleted.
 """
 
 import ctypes
