@@ -247,8 +247,8 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
 
     Returns:
         The exit code: 0 success, 1 error, 2 findings, 3 invalid usage, 130 interrupted. Exception:
-            for `audit`, `doctor` and `reindex`, 1 means findings, and 2 means an error. If the
-            command raises SystemExit, the exception is passed on with its code.
+        for `audit`, `doctor` and `reindex`, 1 means findings, and 2 means an error. If the command
+        raises SystemExit, the exception is passed on with its code.
     """
     surroundings = replace(
         surroundings, arguments=tuple(arguments), with_place=partial(_with_place, arguments)

@@ -363,9 +363,8 @@ def _groups_text(
 ) -> str:
     """Return a sentence on whether groups have read the ranges.
 
-    `read` has the committed offsets of at least one group; `lose` is the verb of losses.
-
-    If a group has no commit in a partition, it counts as not having read the partition.
+    If a group has no commit in a partition, it counts as not having read the partition. `read` has
+    the committed offsets of at least one group. `lose` is `lost` or `would lose`.
     """
     counts = {group: sum(one.get(group, 0) for one in unread.values()) for group in read}
     committed = f"that committed offsets of {topic}"

@@ -109,7 +109,7 @@ def read_timestamps(
 
     Raises:
         InvalidTime: The range can't be parsed, or is empty.
-        UsageProblem: There is no range of append times beside it.
+        UsageProblem: The option is given without a range of append times.
     """
     if text is None:
         return None
