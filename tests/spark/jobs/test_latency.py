@@ -4,21 +4,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.worlds.clients.raw import RawClient
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 from tests.worlds.kafka.groups import tidelog
 
+from tidelog import broker
 from tidelog import spark as tidelog_spark
 from tidelog.errors import ClusterFailure, InvalidRequest, UnknownTopic
 from tidelog.jobs.latency.job import measure, whole_hours
+from tidelog.record.builder import build_batch
 from tidelog.scan.latency import latency as library_latency
 from tidelog.scan.latency import lateness
 from tidelog.spark.places import Place
-from tidelog.types import HOUR_MS, INT64_MAX, TopicPartition
+from tidelog.types import HOUR_MS, INT64_MAX, NewRecord, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELAYS = (0, 1_000, 300_000)
+START_MS = 1_360_342_800_000
 
 
 class Told:
@@ -112,6 +116,35 @@ def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     assert precision not in ended.err
     wrong = tidelog("spark", "latency", path, "other")
     assert (wrong.code, "no topic other" in wrong.err or "other" in wrong.err) == (1, True)
+
+
+# A setting that only librdkafka has, so that it reads the records, as with TLS or SASL.
+BY_LIBRARY = {"socket.keepalive.enable": "true"}
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_a_cluster_read_by_the_client_library_has_the_create_times_of_messages(
+    spark: "SparkSession", tmp_path: Path, kind: str
+) -> None:
+    with broker(str(tmp_path / "data"), settings={"log.retention.ms": "-1"}) as running:
+        address = f"kafka://{running.bootstrap_servers}"
+        config = {"message.timestamp.type": kind}
+        running.call(lambda node: node.log_dir.create_topic(TOPIC, partitions=1, config=config))
+        with RawClient(running.bootstrap_servers) as client:
+            times = [START_MS + (number * 7 % 20) * HOUR_MS for number in range(100)]
+            records = [NewRecord(value=b"v", timestamp=time_ms) for time_ms in times]
+            assert not client.produce(TOPIC, bytes(build_batch(records))).error_code
+        by_batches, by_library = (
+            measure(spark, Place.parse(address, client=given), TOPIC, delays_ms=DELAYS).topics[
+                TOPIC
+            ]
+            for given in ({}, BY_LIBRARY)
+        )
+    if kind == "CreateTime":
+        assert by_library.late.out_of_order == by_batches.late.out_of_order > 0
+        assert by_library.late.lost == by_batches.late.lost
+    else:
+        assert by_library.late.without_time == len(times)
 
 
 def test_invalid_measurements_are_typed_errors(spark: "SparkSession", tmp_path: Path) -> None:
