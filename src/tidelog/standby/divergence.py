@@ -147,7 +147,7 @@ def _offsets(
 
 
 def _ends(leader: Leader, node_id: int, copies: Sequence[Copy]) -> dict[TopicPartition, Ends]:
-    """For each copy, fetch where the leader epochs of its log end in the leader's log."""
+    """Fetch, for each copy, the offsets at which the copy's epochs end in the leader's log."""
     ends: dict[TopicPartition, Ends] = {copy.name: {} for copy in copies}
     waiting: dict[TopicPartition, list[int]] = {}
     for copy in copies:

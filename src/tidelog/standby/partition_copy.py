@@ -287,8 +287,8 @@ class Copy:
         """Move an empty log to the leader's log start, and remember lost offsets.
 
         Returns:
-            Whether the next offset to copy is now lower than before. If so, the response is for the
-            old offset and can't be used.
+            Whether the next offset to copy is now lower than before. If so, the leader's current
+            response is for the old offset and can't be used.
         """
         log = self.log
         end = log.log_end_offset
@@ -440,8 +440,8 @@ class Copy:
           confirms that this older epoch contains its next record. Leader epochs never decrease
           along a log, so the leader never had the newest local epoch.
         - The leader has a batch that extends over the local end, and the leader's next batch
-          confirms where that batch ends. The local records end where a batch of their leader ended,
-          so another leader wrote them.
+          confirms where that batch ends. The leader that wrote the local records had the end of a
+          batch at the local end, so it was another leader.
         """
         first, following = first_two(records)
         end = self.log.log_end_offset

@@ -240,7 +240,7 @@ _EPOCH_REMEDY: Final = (
 
 
 class EpochSpan(NamedTuple):
-    """A leader epoch, with the first and last offset (inclusive) and the number of its batches."""
+    """A leader epoch: its number, first and last offset (inclusive), and number of batches."""
 
     epoch: int
     first_offset: int
@@ -587,7 +587,7 @@ class LogCheck:
 
         The caller has checked that `batch` does not fit after the last batch. The last batch's base
         offset, which no checksum covers, is wrong if two conditions are met. Offsets are missing
-        directly before the last batch, and `batch` fits after the batch before the last batch.
+        directly before the last batch, and `batch` would fit if the last batch were not there.
         """
         gap, base = self._gap, self.facts.base_offset
         if gap is None or batch_problem(batch, base, gap.next_offset) is not None:

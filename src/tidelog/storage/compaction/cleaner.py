@@ -141,7 +141,7 @@ def drop_cleaned(fs: FileSystem, directory: str) -> None:
 
 
 # Maximum number of passes in which one call of `clean` cleans a partition. Each pass maps a part of
-# a finite head, so more passes mean a bug.
+# a finite head, so a call that exceeds this number has a bug.
 PASSES_MAX: Final = 1_000_000
 
 

@@ -641,8 +641,8 @@ class Preview:
             estimates of keys and garbage always assume that the record with the largest offset
             stays.
         refusals: By base offset, the error that a compaction would raise because a segment's append
-            times are damaged or lost. Only the segments to rewrite are checked or, if no cleaning
-            is due, the segments that a requested compaction may rewrite.
+            times are damaged or lost. Only the segments to rewrite are checked. If no cleaning is
+            due, the segments that a requested compaction may rewrite are checked instead.
     """
 
     plan: GenerationPlan

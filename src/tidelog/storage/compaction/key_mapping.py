@@ -301,7 +301,7 @@ class TransactionWalk:
     def on_marker(
         self, kind: ControlType, producer_id: int, offset: int, *, sees_all: bool
     ) -> bool:
-        """Visit a control batch with its marker; return whether the marker is no longer needed."""
+        """Visit the control batch of a marker; return whether the marker is no longer needed."""
         match kind:
             case ControlType.ABORT:
                 return self._on_abort(producer_id, offset, sees_all=sees_all)
@@ -347,7 +347,7 @@ class MappedRun:
 
     Attributes:
         start: Position of the first batch.
-        first_number: Index of the bit of the run's first record in `OffsetMap.lost`.
+        first_number: Index, in `OffsetMap.lost`, of the bit of the run's first record.
         is_special: Whether at least one batch has to be processed even if no record of it remains.
         straddles: Whether the first batch begins before the first mapped offset and ends at or
             after that offset.

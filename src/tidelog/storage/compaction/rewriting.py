@@ -63,8 +63,8 @@ class PieceFacts:
     """Facts about the batches of a piece, from which the batches are planned.
 
     Shape:
-        numbers: int64[batches], index of the batch's first record in `lost`; -1 if no record is
-            superseded.
+        numbers: int64[batches], index of the batch's first record in `lost`; -1 for a batch whose
+            records have no bits there, and of which no record is superseded.
         counts: int64[batches], number of records; undefined for control batches and batches of
             aborted transactions.
         left: int64[batches], number of records that are not superseded.

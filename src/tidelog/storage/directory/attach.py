@@ -93,8 +93,8 @@ class AttachResult:
             nothing was attached. If `WriterVersion.topics` is given, this holds for each of these
             topics. If `topics` is None and the writer's last version equals this version,
             `partitions` holds the ranges of the earlier commit, with 0 segments.
-        note: The note of the commit that attached the ranges in `partitions`, which may be an
-            earlier commit; empty if there is no such commit.
+        note: The note of the commit that attached the ranges in `partitions`; this may be an
+            earlier commit. Empty if there is no such commit.
         skipped: The writer's last version for each topic to which nothing was added, because the
             writer had already committed this version or a later one to the topic. Empty unless the
             writer counts versions by topic (`WriterVersion.topics`).

@@ -355,7 +355,8 @@ def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = No
     Args:
         env: Files and randomness.
         directory: Directory of topics.
-        is_new: True if the directory had no topics. In this case, no log has a producer id.
+        is_new: True if the directory had no topics when its broker started. In this case, no log
+            has a producer id of an earlier broker.
         first: First id after the last reserved block; None to read it from the file.
 
     Raises:

@@ -41,7 +41,8 @@ class LoadedRange(NamedTuple):
     """Offsets of the rows that a load appended to one partition.
 
     Attributes:
-        rows: Number of rows. On brokers, records of other producers may be between the rows.
+        rows: Number of rows. If the load writes to brokers, records of other producers may be
+            between the rows.
         first_offset: Offset of the first row.
         last_offset: Offset of the last row, inclusive.
         append_time_ms: Append time of the rows, -1 if unknown.

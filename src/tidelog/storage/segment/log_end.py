@@ -57,7 +57,7 @@ CHUNK_BYTES: Final = 1 << 20
 # checksum.
 CANDIDATE_LIMIT: Final = 20_000
 
-# Maximum number of positions that a check or a repair tries, which may take some seconds.
+# Maximum number of positions that a check or a repair tries. Trying so many takes some seconds.
 PATIENT_LIMIT: Final = 1_000_000
 
 CHECKED_LIMIT_BYTES: Final = 1 << 32

@@ -1,9 +1,9 @@
 """Finds damaged or lost append times of a segment before the segment is rewritten or moved.
 
-A rewritten segment has new append times, and a segment that was moved to a tier has only the append
-times that were readable. So a backup of a damaged or lost `.appendtime` could not be used any more.
-Compaction, an erasure and a move to a tier therefore refuse such a segment, unless the user accepts
-that the unreadable append times become unknown.
+If a segment's `.appendtime` is damaged or lost, a backup can replace the file, but only as long as
+the segment is unchanged: a rewritten segment gets a new `.appendtime`, and a tier gets only the
+append times that are readable at the time of the move. So compaction, an erasure and a move to a
+tier refuse such a segment, unless the user accepts that the unreadable append times become unknown.
 """
 
 from typing import Final

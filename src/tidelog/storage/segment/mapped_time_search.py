@@ -49,8 +49,8 @@ from tidelog.types import INT64_MAX, Codec, OffsetAndTimestamp
 
 PARTS_MAX: Final = 16_384
 
-# Size in bytes of all pieces except the first. Plain Python code searches a batch that is larger
-# than a piece.
+# Size in bytes of each piece after the first piece. Plain Python code searches a batch that is
+# larger than a piece.
 PIECE_BYTES: Final = 1 << 18
 
 # Size in bytes of the first piece, which nearly always contains the result. A first piece has room

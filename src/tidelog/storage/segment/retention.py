@@ -217,8 +217,9 @@ def plan_retention(
 ) -> list[Deletion]:
     """Return the segments to delete, oldest first; these are always the log's oldest segments.
 
-    The log start then moves to the first segment that is kept. If all segments are deleted (see
-    `deletes_all`), the caller first rolls a new empty active segment at the log end.
+    After the deletion, the log start is the base offset of the first segment that is kept. If all
+    segments are deleted (see `deletes_all`), the caller first rolls a new empty active segment at
+    the log end.
 
     Args:
         segments: All segments, oldest first, the active one last.

@@ -75,9 +75,9 @@ class TierRecord:
             all local files; the log continues there. None unless such a truncation is in progress
             (local files are being deleted).
         pending: `change` of each manifest that this directory may have written after `manifest`.
-            Each `change` is stored before the manifest is sent to the store. So the copy of a
-            directory, or a directory restored from a backup, notices a manifest that it did not
-            write.
+            Each `change` is stored before the manifest is sent to the store. So a copy of this
+            directory, or this directory after it was restored from a backup, notices a manifest
+            whose `change` it lacks.
     """
 
     url: str
