@@ -426,10 +426,10 @@ _lock: Final = threading.Lock()
 
 
 def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """Return a store like `open_store`, shared by calls with equal URL, options and environment.
+    """Return the store at a URL; calls with equal URL, options and environment get the same store.
 
     These calls also share the store's connections. Environments count as equal if their variables
-    for S3, Google and Azure are equal. Raises the errors of `open_store`.
+    for S3, Google and Azure are equal. Arguments and errors are those of `open_store`.
     """
     settings = tuple(sorted((options or {}).items()))
     variables = tuple(
@@ -456,9 +456,9 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
         options: Settings of the store; see `open_store`.
 
     Returns:
-        `env` itself if it can read the path and there are no options. Otherwise a copy with the
-            options, which also apply to tiers of the directory, and with a file system that can
-            read the path.
+        `env` itself if it can read the path and there are no options. Otherwise a copy of `env`
+            that has the options and a file system that can read the path. The options also apply to
+            tiers of the directory.
 
     Raises:
         InvalidRequest, ConfigError, MissingDependency, StorageFailure: `open_store` can't create

@@ -169,7 +169,7 @@ class Copy:
     def position_at(self, offset: int) -> Position:
         """Return the position for a fetch at an offset.
 
-        The leader epoch of the record before this offset is given as unknown.
+        In this position, the leader epoch of the record before the offset is unknown (-1).
         """
         return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 

@@ -194,9 +194,9 @@ def write_partition_metadata(
 
 
 def read_accepted_clock(files: FileSystem, directory: str, report: Callable[[str], None]) -> int:
-    """Return the last append time in ms that was accepted in a log directory, -1 if none was.
+    """Return up to which append time, in ms, a log directory accepts times ahead of the clock.
 
-    A damaged file is reported and counts as -1.
+    The result is -1 if there is no such file. A damaged file is reported and counts as -1.
     """
     try:
         data = read_file(files, posixpath.join(directory, ACCEPTED_CLOCK_FILE))
@@ -210,7 +210,7 @@ def read_accepted_clock(files: FileSystem, directory: str, report: Callable[[str
 
 
 def write_accepted_clock(files: FileSystem, directory: str, accepted_ms: int) -> None:
-    """Store durably the last append time that was accepted though it is ahead of the clock."""
+    """Store durably up to which append time, in ms, times ahead of the clock are accepted."""
     path = posixpath.join(directory, ACCEPTED_CLOCK_FILE)
     write_atomically(files, path, encode_checkpoint([str(accepted_ms)]))
 

@@ -420,7 +420,7 @@ class LogCheck:
             yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
 
     def _raised_epoch(self, replay: LogReplay, epoch: int) -> Finding:
-        """Return a finding on the last epoch, which is wrong: later batches have an older epoch."""
+        """Return a finding on the newest epoch so far: it is wrong, because `epoch` follows it."""
         wrong = replay.epochs.pop()
         replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
         path, position = replay.last_location

@@ -225,7 +225,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
             self._spans.setdefault(number // 2, LatencyHistogram()).merge(histogram)
 
     def merge(self, other: "LatencyByHour") -> None:
-        """Add the latencies of `other`; the step becomes at least the larger of both steps."""
+        """Add the latencies of `other`; if `other` has longer spans, the spans become as long."""
         while self.step_ms < other.step_ms:
             self.widen()
         for hour_ms, histogram in other.items():

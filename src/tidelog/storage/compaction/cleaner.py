@@ -331,7 +331,7 @@ def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGrou
     oldest group is swapped in first, and the tombstone is removed after the records that it
     deletes.
 
-    If versions decide, a tombstone may also delete later, mapped records. So the newest mapped
+    If versions decide this, a tombstone may also delete later, mapped records. So the newest mapped
     group is swapped in first, and the groups before the mapped records are swapped in last. The
     order of those last groups does not matter, because each key has only one record in them.
     """

@@ -8,9 +8,9 @@ This module also owns how a job is split and grouped:
 
 - Parts (`parts_of`), for workers that run in parallel. Each part maps all keys of the head, so the
   parts together keep exactly the records that the undivided job would keep. A job with transactions
-  must not be split, because markers depend on earlier batches of the log. A job in which versions
-  decide must not be split either, because all records of the tail have to be looked up in the map
-  before the head is rewritten.
+  must not be split, because markers depend on earlier batches of the log. A job whose strategy
+  compares versions must not be split either, because all records of the tail have to be looked up
+  in the map before the head is rewritten.
 - Groups (`group_segments`): consecutive segments that together fit the limits of one segment.
 
 `rewriting` and `key_mapping` own all decisions on single records.
@@ -177,8 +177,8 @@ class CleaningJob:
             segments that are read only to map their keys.
         groups: Groups to rewrite, in order of their offsets.
         map_from: First offset whose key goes into the map, inclusive. Earlier records are not
-            mapped. Instead, every earlier record is looked up in the map, with its version if
-            versions decide.
+            mapped. Instead, every earlier record is looked up in the map, with its version if the
+            strategy compares versions.
         map_to: End of the offsets whose keys go into the map, exclusive. No record at or after this
             end is dropped.
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.
@@ -242,10 +242,10 @@ class CleaningJob:
     def lets_go(self, group: Group, mapped_to: int) -> bool:
         """Return whether a group may drop expired tombstones and markers.
 
-        If versions decide, a tombstone may supersede later records, so it is kept until all later
-        records have been compared with it. A mapped tombstone may also supersede earlier records,
-        whose segments are swapped in last. So tombstones are dropped only in groups before the
-        mapped offsets.
+        If the strategy compares versions, a tombstone may supersede later records, so it is kept
+        until all later records have been compared with it. A mapped tombstone may also supersede
+        earlier records, whose segments are swapped in last. So with such a strategy, tombstones are
+        dropped only in groups before the mapped offsets.
 
         Args:
             group: A group of the job.

@@ -4,9 +4,9 @@ This module owns, for one job:
 
 - The offset map, of at most `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes: 16 for the
   hash, and 8 for the index of the record's bit (see the next item). In Kafka, a slot has 24 bytes,
-  too, but the last 8 are for the record's offset. If versions decide, a slot has 8 more bytes for
-  the version. If keys are verified, half of the memory is for keys, and a slot has 8 more bytes for
-  the position of the key.
+  too, but the last 8 are for the record's offset. If the strategy compares versions, a slot has 8
+  more bytes for the version. If keys are verified, half of the memory is for keys, and a slot has 8
+  more bytes for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
   tombstones). With these bits and notes, the second pass usually reads little more than the batches
   with remaining records. The second pass decompresses only batches that lost some records but not

@@ -163,10 +163,10 @@ class PartitionStory:
 
     @property
     def deleted_ranges(self) -> list[tuple[int, int, DeletionEvent | None]]:
-        """All ranges [start, end) of offsets below the log start, with the deletion of each range.
+        """All ranges [start, end) of offsets below the log start, each with its deletion.
 
-        Successive deletions by the same rule are one range. The deletion is None if no event is
-        recorded.
+        Successive deletions by the same rule with the same settings are one range. The deletion is
+        None for a range whose deletion is not recorded.
         """
         ranges: list[tuple[int, int, DeletionEvent | None]] = []
         at = 0
@@ -214,7 +214,7 @@ def why_verdict(
     is_age_known: bool,
     is_compacted: bool,
 ) -> str:
-    """Return a sentence: what compaction has left of a topic, and how long segments are kept.
+    """Return a sentence: what was deleted, what compaction has left, and how long segments stay.
 
     Args:
         topic: Name of the topic or partition.
@@ -273,7 +273,7 @@ def _next_part(
 def _deleted_part(
     stories: Sequence[tuple[TopicPartition, PartitionStory]], zone: str | None
 ) -> str | None:
-    """Say how many offsets are below the log starts, and what deleted the last of them."""
+    """Describe how many offsets are below the log starts, and the latest deletion among them."""
     ranges = [(name, *each) for name, story in stories for each in story.deleted_ranges]
     if not ranges:
         return None
@@ -297,7 +297,10 @@ def _deleted_part(
 
 
 def cause_text(event: DeletionEvent, *, is_whole: bool = False) -> str:
-    """Name the rule of a deletion, `retention.ms=604800000 (7d)`; `is_whole`: all settings."""
+    """Return the rule of a deletion as text, such as `retention.ms=604800000 (7d)`.
+
+    The text names only the first setting that the rule applied; with `is_whole`, all settings.
+    """
     if event.rule == StartRule.COPY:
         return "the leader (found when copying)"
     if event.settings == NO_SETTINGS:

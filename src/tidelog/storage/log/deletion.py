@@ -137,7 +137,7 @@ class Deleter(LogPart):
             self._options.save_log_start(offset)
             if encoded is not None:
                 self._epochs.save(encoded)
-            # Only now, so that a crash loses the event rather than the records that it names.
+            # The event is added last, so that it never names offsets that were not deleted.
             add_deletions(context, events)
 
         self._guard.defer(context.directory, "move start", save)
@@ -339,7 +339,7 @@ class Deleter(LogPart):
 
 
 def _largest_timestamp(segment: Segment, now_ms: int) -> int:
-    """Return a segment's largest timestamp, -1 if it can't be read: the deletion needs no read."""
+    """Return a segment's largest timestamp; -1 if it is unreadable, so that deletion can go on."""
     try:
         noted = segment.noted_times(now_ms)
         return segment.largest_record()[0] if noted is None else noted.largest_timestamp

@@ -281,9 +281,9 @@ class EpochCheckpoint:
 
 
 def read_next_epoch(fs: FileSystem, directory: str) -> int:
-    """Return the last epoch in a partition's file plus 1, or -1 if the file is unreadable.
+    """Return the epoch after the last epoch in a partition's `leader-epoch-checkpoint`.
 
-    Return 0 if the partition has no `leader-epoch-checkpoint`.
+    Return -1 if the file is unreadable, 0 if there is no file.
     """
     try:
         data = read_file(fs, f"{directory}/{LEADER_EPOCH_CHECKPOINT_FILE}")

@@ -591,7 +591,7 @@ class ProducerStates:
         return self.update(batch)
 
     def aborted_entry(self, completed: CompletedTxn) -> AbortedTxn:
-        """Return the entry, in the index of aborted transactions, of a just aborted transaction."""
+        """Return the `.txnindex` entry of a transaction that was just aborted."""
         others = (first for first, owner in self._open.items() if owner != completed.producer_id)
         last_stable = next(others, completed.last_offset + 1)
         return AbortedTxn(

@@ -394,7 +394,9 @@ class SegmentList:
         return states
 
     def _abort_markers(self, segment: Segment, last: AbortedTxn | None) -> dict[int, int]:
-        """Return the abort markers from the last entry's marker on; see `abort_markers`.
+        """Return a segment's abort markers from the marker of `last`, the index's last entry, on.
+
+        The function `abort_markers` describes the result.
 
         If the index has no entry, the search begins at the offset before which the snapshots show
         no transactions. If the marker of the last entry is unreadable, the entry is assumed to be

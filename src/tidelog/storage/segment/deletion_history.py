@@ -1,12 +1,14 @@
 """The file `deletion-history`: which rules deleted the offsets below the log start, and when.
 
-A move of the log start adds an event, after the new log start is durable. So a crash between the
-two loses the event, but no event names offsets that were not deleted. The file only informs: a log
-opens, and is read and deleted from, without it. A failed write is logged and not repeated.
+When the log start moves, an event is added after the new log start is durable. So a crash in
+between loses the event, but an event never names offsets that were not deleted. The file is only
+for information: opening, reading and deleting don't need it. A failed write of the file is logged
+and not repeated.
 
 Text: the version, then a line for each event, oldest first. A line ends with the CRC-32C of the
-line's text before the CRC; a line with a wrong CRC is ignored. The file is replaced as a whole, and
-has at most `EVENTS_MAX` events: before one more is added, the older half of the events is joined.
+line's text before the CRC; a line with a wrong CRC is ignored. Each change replaces the whole file.
+The file has at most `EVENTS_MAX` events. If there would be more, successive events in the older
+half that have the same rule and settings are joined, and then the oldest events are dropped.
 
     0
     FIRST_MS LAST_MS RULE SETTINGS START END LARGEST_TIMESTAMP CRC
@@ -36,9 +38,10 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class StartRule(StrEnum):
-    """Rule that moves a log start forward, apart from the rules of retention (`RetentionRule`).
+    """Reason, other than a rule of retention (`RetentionRule`), why a log start moves forward.
 
-    `COPY` deletes nothing: when the copy began, the leader's log did not have these offsets.
+    With `COPY`, nothing was deleted here: when the copy began, the leader no longer had these
+    offsets.
     """
 
     DELETE_RECORDS = "delete-records"
@@ -50,8 +53,8 @@ class DeletionEvent(NamedTuple):
     """A move of the log start, or several successive moves by one rule with the same settings.
 
     Attributes:
-        first_ms: Time in ms of the first decision, by the wall clock.
-        last_ms: Time in ms of the last decision.
+        first_ms: Wall time in ms when the first of these moves was decided.
+        last_ms: Wall time in ms when the last of these moves was decided.
         rule: A value of `RetentionRule` or `StartRule`, or a rule of a later release.
         settings: Settings that the rule applied, as `NAME=VALUE,...`; `-` without settings.
         start_offset: First deleted offset.
@@ -79,7 +82,7 @@ def deletion_event(
 
 
 def joined(events: Iterable[DeletionEvent]) -> list[DeletionEvent]:
-    """Join successive events that continue each other by the same rule and settings."""
+    """Join successive events with adjacent offsets and the same rule and settings."""
     result: list[DeletionEvent] = []
     for event in events:
         last = result[-1] if result else None
@@ -96,9 +99,9 @@ def joined(events: Iterable[DeletionEvent]) -> list[DeletionEvent]:
 
 
 def clipped(events: Iterable[DeletionEvent], end_offset: int) -> list[DeletionEvent]:
-    """Return the events of offsets below `end_offset`, for a log start that has moved back.
+    """Return the parts of events below `end_offset`, in case the log start has moved back.
 
-    It moves back if an empty copy begins again at an earlier offset of its leader.
+    The log start moves back if an empty copy of a leader's log begins again at an earlier offset.
     """
     return [
         event._replace(end_offset=min(event.end_offset, end_offset))
@@ -161,9 +164,10 @@ def read_deletions(fs: FileSystem, directory: str) -> tuple[list[DeletionEvent],
 
 
 def add_deletions(context: SegmentContext, added: Sequence[DeletionEvent]) -> None:
-    """Add events to a partition's file; the caller syncs the directory, or leaves this out.
+    """Add events to a partition's file. The directory is not synced; the caller may sync it.
 
-    Damaged lines are dropped. If a call fails, the failure is logged, and the file is unchanged.
+    Damaged lines are dropped. If a system call fails, the failure is logged, and the file is
+    unchanged.
     """
     try:
         old, _ = read_deletions(context.env.files, context.directory)

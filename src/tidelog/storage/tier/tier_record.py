@@ -71,9 +71,9 @@ class TierRecord:
         log_start_offset: Log start offset of the whole log, in the tier and in local files.
         cut_offset: Lowest offset at which the log was truncated after the last write of the store's
             manifest; None if the log was not truncated.
-        restart_offset: End of the tier, or the log start if it is higher, after a truncation below
-            all local files; the log continues there. None unless such a truncation is in progress
-            (local files are being deleted).
+        restart_offset: Offset at which the log continues after a truncation below all local files:
+            the end of the tier, or the log start if it is higher. None unless such a truncation is
+            in progress (local files are being deleted).
         pending: `change` of each manifest that this directory may have written after `manifest`.
             Each `change` is stored before the manifest is sent to the store. So a copy of this
             directory, or this directory after it was restored from a backup, notices a manifest

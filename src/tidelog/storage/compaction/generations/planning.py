@@ -609,8 +609,8 @@ class _Planning:
         dirty = [each for each in self.allowed if each.cleaned_to < end or each.has_due]
         if not dirty:
             return self.nothing(f"{reason}; nothing is dirty below offset {end}")
-        # If versions decide, an earlier record may supersede a later one. So the records of cleaned
-        # segments are looked up in the map, too.
+        # If the strategy compares versions, an earlier record may supersede a later one. So the
+        # records of cleaned segments are looked up in the map, too.
         if self.demand.has_versions:
             dirty = list(self.allowed)
         bases = {each.base_offset for each in dirty}

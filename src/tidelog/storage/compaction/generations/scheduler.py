@@ -664,8 +664,8 @@ def _swept_to(job: CleaningJob, cleaned: CleaningResult) -> int:
     """Return the offset up to which a full pass removed due tombstones, exclusive."""
     if not job.rules.has_versions:
         return cleaned.mapped_to
-    # If versions decide, only groups before the mapped offsets may drop tombstones; see
-    # `CleaningJob.lets_go`.
+    # If the strategy compares versions, only groups before the mapped offsets may drop tombstones;
+    # see `CleaningJob.lets_go`.
     return job.map_from if cleaned.mapped_to == job.map_to else 0
 
 
