@@ -152,7 +152,8 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     its create time, for example because the producer's clock was ahead; CLOCK AHEAD is the largest
     such difference. If records appended within a short time have most of the latency, as after a
     bulk load of old records, the first line has the latency of the other records, and names this
-    time.
+    time; the table has a row without the load, and a row for the load. JSON and CSV have one row
+    with all records.
 
     The latencies of finished segments come from their zone maps. Records are read where zone maps
     are not enough: in active segments, in segments without a zone map, and in segments whose zone
@@ -161,6 +162,8 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     range. --wide shows how many records were not read.
     """
     from tidelog.scan.latency import latest_records, whole_hours
+    from tidelog.scan.latency_loads import find_load, narrowed
+    from tidelog.scan.latency_verdict import load_line, parts_of
 
     is_late, show = options.late or bool(options.delays), _shown(options)
     _refuse_contradictions(options, show, is_late=is_late)
@@ -192,8 +195,14 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
             zone = zone_of(options.zone) or UTC
             make = unit_rows if options.limit is None else rows_with_records
             rows = make(measured.by_unit, by, whole_hours(start_ms, end_ms), zone)
-        verdict = _verdict(directory, topic, partitions, measured.by_hour, options.zone)
-        _print_latency(surroundings, options, topic, verdict, measured, rows, by, records)
+        load = find_load(measured.by_hour)
+        if load is not None:
+            load = narrowed(load, directory.log_dir, partitions)
+            verdict = load_line(topic, load, options.zone)
+        else:
+            verdict = _verdict(directory, topic, partitions, measured.by_hour, options.zone)
+        parts = parts_of(topic, measured.total, load)
+        _print_latency(surroundings, options, topic, verdict, measured, parts, rows, by, records)
         note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
 
 
@@ -217,13 +226,10 @@ def _verdict(
     by_hour: LatencyByHour,
     zone: str | None,
 ) -> str:
-    """Return a sentence on the latency; if there is a bulk load, on it and on other records."""
-    from tidelog.scan.latency_loads import find_load, narrowed, narrowed_span, slowest_span
-    from tidelog.scan.latency_verdict import latency_verdict, load_line
+    """Return a sentence on the latency of all records."""
+    from tidelog.scan.latency_loads import narrowed_span, slowest_span
+    from tidelog.scan.latency_verdict import latency_verdict
 
-    load = find_load(by_hour)
-    if load is not None:
-        return load_line(topic, narrowed(load, directory.log_dir, partitions), zone)
     total, worst = by_hour.total(), slowest_span(by_hour)
     if worst is not None and total.count > 1:
         worst = narrowed_span(worst, total, directory.log_dir, partitions)
@@ -445,6 +451,7 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     topic: str,
     verdict: str,
     measured: "TopicLatency",
+    parts: "list[tuple[str, LatencyHistogram]]",
     rows: list[LatencyRow],
     by: CalendarUnit | None,
     records: "list[LateRecord]",
@@ -468,8 +475,9 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
             surroundings, _RECORDS, cells, kind, zone=options.zone, total=measured.total.count
         )
     else:
+        is_exact = kind is not Format.TABLE
         columns, rows_of_topics = topic_table(
-            [(topic, measured.total)], is_exact=kind is not Format.TABLE
+            [(topic, measured.total)] if is_exact else parts, is_exact=is_exact
         )
         output.print_rows(surroundings, columns, rows_of_topics, kind)
     if measured.without:
@@ -491,10 +499,11 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
 def topic_table(
     totals: Iterable[tuple[str, LatencyHistogram]], *, is_exact: bool = False
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return the columns and rows of a table with a row for each topic that has a latency.
+    """Return the columns and rows of a table of latencies; a total without records has no row.
 
-    A topic's row combines the latencies of all hours. Percentiles are rounded for printing, unless
-    `is_exact` is true.
+    Args:
+        totals: First cell and latencies of each row: a topic, or a part of it (see `parts_of`).
+        is_exact: Whether percentiles are left as they are; otherwise they are rounded for printing.
     """
     from tidelog.scan.latency_verdict import clock_ahead_ms, shown_percentiles
 

@@ -107,6 +107,23 @@ def load_line(name: str, load: Load, zone: str | None) -> str:
     )
 
 
+def parts_of(
+    name: str, total: LatencyHistogram, load: Load | None
+) -> list[tuple[str, LatencyHistogram]]:
+    """Return label and latencies of each row for a topic in a printed table.
+
+    Beside a bulk load, the first row is about the records outside the load, as is `load_line`.
+
+    Args:
+        name: Name of the topic.
+        total: Latencies of all records.
+        load: The bulk load; None if there is none.
+    """
+    if load is None or load.worst is None:
+        return [(name, total)]
+    return [(f"{name}, without the load", load.others), (f"{name}, the load", load.records)]
+
+
 def _window_text(start_ms: int, end_ms: int, zone: str | None) -> str:
     (day, start), (end_day, end) = (time_text(ms, zone).split(" ") for ms in (start_ms, end_ms))
     return f"{day} {start} to {end if day == end_day else f'{end_day} {end}'}"

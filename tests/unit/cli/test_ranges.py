@@ -417,6 +417,11 @@ class TestLatency:
         )
         assert result.lines[0] == line
         assert result.lines[1].startswith("TOPIC")
+        assert [one.split()[:-6] for one in result.lines[2:]] == [
+            ["flights,", "without", "the", "load", "6"],
+            ["flights,", "the", "load", "120"],
+        ]
+        assert [row["records"] for row in topic.ok("latency", "flights", "-o", "json").objects]
         assert line in topic.ok("latency", "flights", "-o", "json").err
         lines = topic.ok("latency", "flights", "--by", "day").lines
         assert lines[0] == line

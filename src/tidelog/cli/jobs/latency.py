@@ -186,6 +186,8 @@ def people_table(
 ) -> tuple[Columns, Iterable[Row]]:
     """Return the columns and rows of the table `show` for printing: a short table."""
     from tidelog.cli.latency import delay_table, hour_table, topic_table
+    from tidelog.scan.latency_loads import find_load
+    from tidelog.scan.latency_verdict import parts_of
 
     if show is LatencyShow.HOURS:
         every = [
@@ -196,14 +198,15 @@ def people_table(
         return hour_table(every, zone, "topic", "clock")
     if show is LatencyShow.WATERMARKS:
         return delay_table({name: topic.late for name, topic in result.topics.items()})
-    columns, rows = topic_table(
-        (name, topic.by_append.total()) for name, topic in result.topics.items()
-    )
-    late = {name: topic.late for name, topic in result.topics.items()}
-    return (
-        output.columns(columns, output.count("out_of_order"), _LATE),
-        [[*row, late[str(row[0])].out_of_order, late[str(row[0])].late_ms_max] for row in rows],
-    )
+    rows: list[Row] = []
+    columns, _ = topic_table(())
+    for name, topic in result.topics.items():
+        total = topic.by_append.total()
+        _, own = topic_table(parts_of(name, total, find_load(topic.by_append)))
+        # How late records are is known only for a whole topic.
+        late = (topic.late.out_of_order, topic.late.late_ms_max) if len(own) == 1 else (None, None)
+        rows += [[*row, *late] for row in own]
+    return output.columns(columns, output.count("out_of_order"), _LATE), rows
 
 
 def table(
