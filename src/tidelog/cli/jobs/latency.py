@@ -203,7 +203,7 @@ def people_table(
     for name, topic in result.topics.items():
         total = topic.by_append.total()
         _, own = topic_table(parts_of(name, total, find_load(topic.by_append)))
-        # How late records are is known only for a whole topic.
+        # The lateness is known only for a whole topic.
         late = (topic.late.out_of_order, topic.late.late_ms_max) if len(own) == 1 else (None, None)
         rows += [[*row, *late] for row in own]
     return output.columns(columns, output.count("out_of_order"), _LATE), rows
