@@ -230,9 +230,10 @@ def observe_groups(  # noqa: PLR0913 - what is read, and how
     own: OwnLogs | None = None,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[str, list[Observation]]:
-    """Observe the lag of several groups once; one request for a partition serves all groups.
+    """Observe the lag of several groups once.
 
-    Raises the errors of `observe`.
+    The log start and end of each partition are requested once for all groups. Raises the errors of
+    `observe`.
 
     Args:
         cluster: The cluster.
@@ -362,7 +363,7 @@ def _unread_of_ours(
 
 
 def unread_of(record: TimedRecord) -> Unread:
-    """Return the `Unread` for a directory's record at a group's next offset."""
+    """Return a directory's record as `Unread`, with its append time, or else its timestamp."""
     if record.append_ms is not None:
         return Unread(record.offset, record.append_ms, AgeClock.APPEND)
     clock = None if record.record_ms is None else AgeClock.CREATE_TIME

@@ -118,7 +118,10 @@ def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
 
 
 def _how_far(lag: PartitionLag) -> tuple[float, int]:
-    """Return the age of a partition's oldest unread record, and its number of unread records."""
+    """Return the age of a partition's oldest unread record, and the number of unread records.
+
+    The age is -inf if it is unknown.
+    """
     return -inf if lag.behind_ms is None else lag.behind_ms, lag.seen.left.records
 
 

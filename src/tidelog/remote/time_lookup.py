@@ -179,8 +179,8 @@ def first_stamped(
         choice: Option by which the user chose the clock, for errors.
 
     Raises:
-        InvalidRequest: The timestamp type of a topic, of a match, or of the record before a match
-            is not LogAppendTime.
+        InvalidRequest: The timestamp type of a topic, of a match, or of the last record before a
+            match is not LogAppendTime. In a partition without a match, the last record is checked.
     """
     _refuse_unstamped_topics(cluster, {partition.topic for partition in marks}, choice)
     for partition, mark in marks.items():

@@ -225,7 +225,7 @@ class Migration:
     def downgrade_replaced(
         self, update: ConsumerUpdate, epoch: int, replacement: MemberReplacement
     ) -> Reply[ErrorCode]:
-        """Convert to a classic group, because a static member returned as a classic member."""
+        """Convert to a classic group after a static member has returned as a classic member."""
         group, member = update.group, replacement.member
         stay = [each for each in group.members.values() if each.member_id != replacement.old_id]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}

@@ -215,8 +215,8 @@ class Control:
 
         name, options = read_tier_arguments(arguments, self._on_copied)
         if options.url is not None:
-            # `tidelog tier` stores the same settings if no broker is running, so that later runs
-            # and readers know the tier.
+            # Store the tier in the topic's settings, so that later runs and readers find it. If no
+            # broker is running, `tidelog tier` stores the same settings itself.
             enabled = {"remote.storage.enable": "true", "tidelog.tier.url": options.url}
             await topic_changes.alter(self._node, name.topic, lambda _: enabled)
         async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
@@ -300,7 +300,7 @@ class Control:
 
 
 def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
-    """Return the topics that already had the version of the attach, so that it added nothing."""
+    """Return the topics to which an attach added nothing, because they already had its version."""
     skipped = result.get("skipped")
     if isinstance(skipped, Mapping) and skipped:
         return set(skipped)
@@ -368,14 +368,17 @@ class _Connection(asyncio.Protocol):
         self._process()
 
     def _process(self) -> None:
-        """Start the next request."""
+        """Start the next request, unless one is running or the client leaves responses unread."""
         is_free = self.task is None and not self._is_full and self._transport is not None
         if is_free and self._requests:
             self.task = self._control.begin(self._respond(self._requests.pop(0)))
         self._pace()
 
     def _pace(self) -> None:
-        """Pause reading during a request or an unread response, so that memory is bounded."""
+        """Pause reading while a request is running or responses are unread; else resume reading.
+
+        This limits the number of requests in memory.
+        """
         must_pause = self.task is not None or self._is_full
         if self._transport is None or must_pause == self._is_paused:
             return

@@ -1,11 +1,11 @@
 """Log cleaners of the broker for the dirtiest compacted partitions, and cleaning jobs for clients.
 
-Logs are used only in the event loop's thread. So the choice of a partition and the swap of its new
-segments run in a thread, on proxies whose calls are executed on the loop. The cleaning itself is
-done by a worker, usually another process, which only reads segments and writes `.cleaned` files
-(`storage.compaction.worker`). While segments are swapped in, the topic is locked: retention skips
-it, and its deletion waits. Retention of the partition waits from the first read to the last swap
-(`cleanings`).
+Logs are used only in the event loop's thread. The choice of a partition and the swap of its new
+segments run in another thread, so they access logs through proxies, which execute each call on the
+loop. The cleaning itself is done by a worker, usually another process, which only reads segments
+and writes `.cleaned` files (`storage.compaction.worker`). While segments are swapped in, the topic
+is locked: retention skips it, and its deletion waits. Retention of the partition waits from the
+first read to the last swap (`cleanings`).
 
 If a cleaning fails, the reason is logged, and /metrics shows the partition. The cleaning is retried
 without limit: first after `log.cleaner.backoff.ms`, and later after twice the previous delay, at
@@ -17,8 +17,8 @@ The client writes the `.cleaned` files. The broker then swaps these files in, an
 partition's history and checkpoint.
 While a client has the job, no cleaner of the broker cleans the partition. If another request asks
 for the same partition, that request gets the job, and the first client's result is dropped. The job
-also ends when the broker restarts, or after `LEND_MS` without a result. After such an end, the next
-cleaning begins again from the checkpoint.
+also ends when the broker restarts, or after `LEND_MS` without a result. If a job ends without a
+result, the next cleaning begins again from the checkpoint.
 
 Used only in the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
 """
@@ -296,7 +296,7 @@ class _InThread(InProcess):
 
 @dataclass(slots=True)
 class _Failure:
-    """Retry of a failed cleaning: its delay, and the monotonic time at which it is due."""
+    """Delay of a failed cleaning's retry, and the monotonic time at which the retry is due."""
 
     delay_ms: int
     retry_ms: int

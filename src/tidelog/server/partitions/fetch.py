@@ -431,7 +431,7 @@ class PartitionRead:
         return True
 
     def _refuse(self, order: ReadOrder, code: int) -> None:
-        """Set the result to an error, in the form that the request's version knows."""
+        """Set the result to an error; replace a code that the request's version does not have."""
         if code == ErrorCode.KAFKA_STORAGE_ERROR and order.version < _STORAGE_ERROR_SINCE:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self.refuse(code)

@@ -107,10 +107,10 @@ class Limits:
 
     @property
     def isolation_count(self) -> int:
-        """Number of deliveries after which a batch's records are no longer acquired together.
+        """Number of deliveries after which only a part of a run is acquired at once.
 
-        After each further delivery, fewer records are acquired together. So a record that no member
-        can process delays fewer and fewer other records.
+        After each further delivery, this part is smaller. So a record that no member can process
+        delays fewer and fewer other records.
 
         Source: Kafka 4.3's SharePartition.
         """

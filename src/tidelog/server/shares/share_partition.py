@@ -6,9 +6,9 @@
 
 An acknowledgement applies once it is written. Until then the record is pending, and further
 acknowledgements of the record are refused. A timeout applies at once. `start` is the offset of the
-first record that is not finished. `end` is the offset after the last delivered record. Times are
-arguments, and the caller writes the states that a `Change` contains. An acquisition takes records
-from the batches that were read, until the member has enough records.
+first record that is not finished. `end` is the offset after the last delivered record. The caller
+passes the current time as an argument, and writes the states that a `Change` contains. An
+acquisition takes records from the batches that were read, until the member has enough records.
 
 Source: KIP-932, KIP-1206; Kafka 4.3's SharePartition (order of checks, error codes, cuts at
 batches, isolation of bad records).
@@ -129,7 +129,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return how many records may be acquired at once from a run that was delivered often."""
+    """Return how many records of a run with `isolation_count` or more deliveries to acquire."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
@@ -194,8 +194,8 @@ class SharePartition:
 
         Args:
             start: Start offset.
-            batches: Stored record states, by offset, which can have gaps. Records in a gap were
-                delivered without a stored result, so they are available.
+            batches: Stored ranges of records and their states, sorted by offset. Records in a gap
+                between two ranges were delivered without a stored result, so they are available.
             limits: Current limits.
         """
         self.limits = limits
