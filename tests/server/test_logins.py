@@ -1,5 +1,7 @@
 """Authentication: each mechanism through three clients, and refused attempts."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,7 @@ from tidelog.protocol.messages.metadata import ApiVersionsRequest, MetadataReque
 from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.server.embedded import Broker
 from tidelog.server.net.sasl_session import FRAME_BYTES_MAX
+from tidelog.server.partitions.services import READ_THREADS
 
 # A broker with two listeners: one without authentication, one with authentication.
 broker = broker_fixture(settings_in, prepare=add_users, scope="module")
@@ -46,6 +49,16 @@ def test_each_mechanism_through_each_client(broker: Broker, client: str, mechani
     create_topic(broker.bootstrap_servers, Key(), topic)
     found = ROUND_TRIPS[client](place(broker), key_of(mechanism), topic, b"hello")
     assert found == b"hello"
+
+
+def test_reads_and_logins_have_separate_threads(broker: Broker) -> None:
+    """Hashing passwords takes long: clients without credentials must not delay other clients."""
+    gate = threading.Event()
+    broker.call(lambda node: [node.reads.submit(gate.wait) for _ in range(READ_THREADS)])
+    try:
+        logged_in(broker).close()
+    finally:
+        gate.set()
 
 
 # -- without a client library -------------------------------------------------------------------

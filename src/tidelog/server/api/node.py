@@ -167,6 +167,16 @@ class Node(Services):
         return FailedLogins(self.env.clock)
 
     @cached_property
+    def logins(self) -> Work:
+        """Threads that check credentials.
+
+        Hashing takes milliseconds, so clients without credentials must not delay reads.
+        """
+        work = Work()
+        self.closers.append(work.close)
+        return work
+
+    @cached_property
     def long_checks(self) -> Work:
         """A thread for checks of large appends. Each check may take 128 MiB of memory."""
         work = Work(1)

@@ -257,7 +257,7 @@ class SaslSession:
             raise LoginFailed(f"token of {len(token)} bytes exceeds {FRAME_BYTES_MAX} bytes")
         # The step runs in a thread, because hashing takes milliseconds and would block other
         # connections.
-        auth_bytes = await self._node.reads.run(exchange.step, token)
+        auth_bytes = await self._node.logins.run(exchange.step, token)
         login = exchange.login
         if login is not None:
             self._ensure_same(login)
