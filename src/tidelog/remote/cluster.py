@@ -394,7 +394,10 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's first record at or after the given time; None for no match."""
+        """Return each partition's first record, by offset, whose time is at or after a given time.
+
+        The value of a partition without such a record is None.
+        """
         matches = self._list_offsets(times, isolation)
         return {p: match if match.offset >= 0 else None for p, match in matches.items()}
 

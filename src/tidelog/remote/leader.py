@@ -188,7 +188,7 @@ class LeaderPartition:
 
 @dataclass(frozen=True, slots=True)
 class LeaderTopic:
-    """A topic of the cluster; its partitions by number."""
+    """A topic of the cluster, with its partitions by number."""
 
     name: str
     topic_id: UUID

@@ -121,7 +121,7 @@ class _Chunk:
 
 
 def _next(rows: Iterator[Row]) -> _Chunk:
-    """Return the next rows.
+    """Return the next rows, at most `ROWS_AT_ONCE`.
 
     If reading a row fails, return the rows before this row, and the error.
     """

@@ -4,9 +4,9 @@ Each pair of codec and batch size has its own producer and a thread for its deli
 calls of several threads and tasks can overlap. Of the producers that no call uses, only the
 `LANES_MAX` most recently used producers stay open.
 
-Callbacks of the futures run in another thread. In the thread of the delivery reports, a callback
-that waits for a delivery would wait forever: librdkafka delivers the other reports of the same poll
-only after the callback has returned.
+Callbacks of the futures run in a thread of their own. In the thread of the delivery reports, a
+callback that waits for a delivery would wait forever: librdkafka delivers the other reports of the
+same poll only after the callback has returned.
 
 Life cycle: send and flush, any number of times, then close. Thread-safe.
 """

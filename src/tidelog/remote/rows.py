@@ -75,8 +75,8 @@ def times(column: "Column", now_ms: int) -> list[int]:
     """Return create times in ms, rounded down; `now_ms` for null.
 
     Raises:
-        InvalidTimestamp: A time is before 1970 (an integer may be -1), or is 0 ms, which librdkafka
-            would replace by the current time.
+        InvalidTimestamp: A time is before 1970, or is 0 ms, which librdkafka would replace by the
+            current time. The integer -1 is allowed: it means that the record has no time.
         InvalidRequest: The column has neither timestamps nor integers.
     """
     create_ms = create_times(column, len(column), now_ms)

@@ -222,7 +222,7 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read a topic; True if the topics of consumers are unknown."""
+        """Whether members read a topic; True for a group of consumers whose topics are unknown."""
         if self.subscribed is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed

@@ -245,7 +245,7 @@ class PendingOffsets:
         return offsets
 
     def _outdate(self, group_id: str, topic_partition: tuple[str, int], order: int) -> None:
-        """Mark earlier writes for the same partition as stale."""
+        """Mark the partition's pending offsets that were written before `order` as stale."""
         for other in self._groups.get(group_id, {}).get(topic_partition, {}).values():
             other.is_stale |= other.order < order
 

@@ -224,9 +224,9 @@ class SendQueue:
         self._continue()
 
     def wake_at(self, size_bytes: int) -> None:
-        """Let the system report received data only once it has `size_bytes`, or on a disconnect."""
+        """Make the system report data only once `size_bytes` have arrived, or on a disconnect."""
         if self._socket is not None and size_bytes != self._wake_bytes:
-            with suppress(OSError):  # without this option each packet is reported
+            with suppress(OSError):  # if the system refuses this, it reports each packet
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
             self._wake_bytes = size_bytes
             self.wakes_late = size_bytes > 1
