@@ -143,7 +143,7 @@ def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> in
 def group_text(name: str, texts: Mapping[str, str]) -> str:
     """Return a group's own value as text, or the setting's default if the group has none.
 
-    For settings that have no corresponding broker setting.
+    Call this only for settings that have no corresponding broker setting.
     """
     return texts.get(name) or _BY_NAME[name].default or ""
 

@@ -162,7 +162,10 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's first record at or after the given time; None for no match."""
+        """Return each partition's first record, by offset, whose time is at or after a given time.
+
+        The value of a partition without such a record is None.
+        """
         ...
 
     def max_timestamps(

@@ -333,7 +333,7 @@ class Partition(Watchable):
         self._sync()
 
     async def flushed(self) -> None:
-        """Make appended records durable in the background, and return when they are.
+        """Make appended records durable in the background, and return once they are durable.
 
         Raises:
             StorageFailure: The partition was offline, or went offline meanwhile.
