@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _wait_no_more(self) -> None:
-        """Close if only the client needs the pending response, because it may not read any more."""
+        """Close if only the client needs the pending response: it may have stopped reading."""
         self._deadline = None
         if self._pending.waits_for_client:
             self.close()
