@@ -171,7 +171,7 @@ class Demo:
         clock_ms = (int(late.departed_ms.max()) // _MS_PER_HOUR + 1) * _MS_PER_HOUR
         with self._step("Starting Spark"):
             session = self._spark.result()
-        with self._step(f"Writing the {len(late):,} of December by Spark, in one commit"):
+        with self._step(f"Writing the {len(late):,} flights of December by Spark, in one commit"):
             numbers = late.partitions(load.PARTITIONS)
             sparkjob.write_month(session, self._log, late, numbers, clock_ms=clock_ms)
         note = (

@@ -195,8 +195,9 @@ def test_stored_quotas_are_described_equally(clients: tuple[RawClient, RawClient
 def apply(admin: RawClient, parts: Parts, values: Values) -> None:
     """Change a quota, and return when the broker applies it.
 
-    When Kafka's broker shows a change, all earlier changes are in effect, perhaps not this one.
-    So two more changes are sent, one after another, and the function waits until each is shown.
+    When Kafka's broker shows a change, all earlier changes are in effect, but the shown change may
+    not be in effect yet. So two more changes are sent, one after another, and the function
+    waits until each is shown.
     """
     for entity, quotas in ((parts, values), ((LATER,), (RATE,)), ((LATER,), (NO_RATE,))):
         alter(admin, (entity, quotas))

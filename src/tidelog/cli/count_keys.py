@@ -98,10 +98,10 @@ _KEY_SHOWN: Final = 40
 
 
 def _largest_text(counts: "KeyCounts", order: KeyOrder, encoding: Encoding) -> str:
-    """Return how many of the largest keys have half of the bytes or records, and their share.
+    """Return how many of the largest keys together have at least half of the bytes or records.
 
-    If all shown keys together have less than half, return the number and the share of these keys.
-    The text also has the largest key and its share.
+    The text also has the exact share of these keys, and the largest key and its share.
+    If all shown keys together have less than half, their number is returned instead.
     """
     if not counts.keys:
         return "no record has a key" if counts.records else "there are no records"

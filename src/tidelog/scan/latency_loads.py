@@ -28,7 +28,7 @@ _WINDOWS_LEAST: Final = 10
 # Without the load, the 99th percentile is smaller by at least this factor.
 _P99_FACTOR_LEAST: Final = 2
 # A span beside the window belongs to the load if the sum of its latencies is at least this share of
-# the average of the window's spans.
+# the average sum of a span in the window.
 _NEIGHBOR_SHARE: Final = 0.25
 
 
@@ -151,8 +151,8 @@ def _narrow_window(
     times: list[int] = []
     for name in names:
         reader = log_dir.reader(name.topic, name.partition)
-        # Histograms have stored append times, which are rounded down by at most the slack. A search
-        # for `ms + slack` finds the first record with a stored append time of at least `ms`.
+        # Histograms have stored append times, which are rounded down by at most the slack. The
+        # search allows for this rounding: it subtracts the slack, which is added here.
         slack_ms = reader.append_slack_ms
         first, after = (
             reader.offset_for_time(ms + slack_ms, clock=ClockName.APPEND)

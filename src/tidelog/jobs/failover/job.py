@@ -61,7 +61,7 @@ from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByMap:
-    """Starts from an offset map.
+    """The starts that an offset map gives.
 
     Attributes:
         starts: Start by partition of B; only for partitions for which the map has a start.

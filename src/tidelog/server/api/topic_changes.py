@@ -140,7 +140,7 @@ async def _delete(
 async def _delete_free(
     node: Node, topics: Sequence[TopicInfo], failures: dict[str, TidelogError]
 ) -> list[str]:
-    """Delete topics without locks; return the directories to remove."""
+    """Delete topics that no rebuild has locked; return the directories to remove."""
     existing = []
     for info in topics:
         current = node.topics.find(info.name)

@@ -30,8 +30,8 @@ _Result = TypeVar("_Result")
 _Target_co = TypeVar("_Target_co", covariant=True)
 THREADS: Final = 4
 
-# Maximum number of calls that `Work.run` has handed to the threads. If more calls are made, they
-# wait until earlier calls have finished, in order.
+# Maximum number of calls that `Work.run` has handed to the threads. Further calls wait in a queue,
+# in order, until earlier calls have finished.
 CALL_LIMIT: Final = 64
 
 # Maximum number of items that `run_long` processes on the event loop.

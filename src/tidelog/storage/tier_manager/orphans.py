@@ -124,9 +124,10 @@ def collect(
 
 
 def collect_orphans(mover: Mover) -> list[str]:
-    """Remove all objects that a partition's manifest does not name, of any age; return folder keys.
+    """Remove all objects that a partition's manifest doesn't name, however old they are.
 
-    No other process may be writing to the folder. Raises StorageFailure, as `collect` does, and the
+    Returns the keys of the removed folders. No other process may be writing to the partition's
+    folder. Raises StorageFailure, as `collect` does, and the
     errors of `Mover.settle`.
     """
     collected = CollectedOrphans([])
