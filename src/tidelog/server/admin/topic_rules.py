@@ -1,7 +1,7 @@
 """Kafka's rules for requests about topics: counts, replicas, assignments, settings.
 
 There is one broker, so each partition has one replica. The error texts are the same as in Kafka's
-controller. No input or output.
+controller. This module does no input or output.
 
 Source: Kafka 4.3's ReplicationControlManager, Topic and ConfigurationControlManager.
 """

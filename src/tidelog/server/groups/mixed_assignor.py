@@ -88,7 +88,7 @@ class Balancer:
         return number
 
     def exclude_most_loaded(self) -> None:
-        """Exclude the reader that `next_most_loaded` returned, as it has no partition to give up.
+        """Exclude the reader that `next_most_loaded` returned: it has no partition to give up.
 
         The excluded reader moves to the right end of the right range, and the range becomes shorter
         by this reader.
