@@ -1,6 +1,7 @@
 """Comparison of the records of two clusters around a failover."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, wa
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, plan_failover
+from tidelog.jobs.failover.rules import Margin
 from tidelog.jobs.failover.verify import Example, Spill, Verdict, digest_of, verify
 from tidelog.remote.view import RemoteRecord
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
@@ -158,6 +160,46 @@ def test_the_search_reaches_back_as_far_as_look_back(tmp_path: Path) -> None:
     # The search time is the create time of f, 600 ms. Only B has a, c and d, which were created
     # 500, 300 and 200 ms before f.
     assert found == {0: 0, 200: 1, 300: 2, 10_000: 3}
+
+
+def test_the_default_look_back_is_the_latency_and_twice_the_skew(tmp_path: Path) -> None:
+    a, b = cluster("a", "befgh"), cluster("b", "abcdefgh")
+    plan = replace(plan_of(a, b, 3, 6), margin=Margin(latency_ms=100, skew_ms=100))
+    (verdict,) = verify(a, b, plan, Spill(Env(), str(tmp_path / "s")))
+    assert verdict.never_on_a == 2
+
+
+class Strict(MemoryCluster):
+    """A cluster from which only existing offsets may be read, because a broker would never respond.
+
+    A read beyond the log end waits for further records.
+    """
+
+    def records(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[RemoteRecord]:
+        assert end <= self.ends[partition], "a read that never ends"
+        return super().records(partition, start, end, isolation=isolation)
+
+
+@pytest.mark.parametrize("position", [6, 9])
+def test_a_position_beyond_the_end_of_a_counts_as_the_end(tmp_path: Path, position: int) -> None:
+    """A can have lost its last records after the group has committed its position."""
+    a, b = (Strict(f"{name}:1").create(TOPIC, 1) for name in "ab")
+    for made in (a, b):
+        for at, letter in enumerate("abcdef"):
+            made.append(P0, 100 * (at + 1), value=letter.encode())
+    plan = plan_of(a, b, 6, 4)
+    (at,) = plan.positions.values()
+    assert at is not None
+    plan = replace(plan, positions={P0: replace(at, offset=position)})
+    (verdict,) = verify(a, b, plan, Spill(Env(), str(tmp_path / "s")))
+    assert counts(verdict) == (0, 2, 0, 0, 2, 0)
 
 
 def test_examples_have_the_offsets_of_missed_records(tmp_path: Path) -> None:

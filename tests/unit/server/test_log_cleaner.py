@@ -20,7 +20,7 @@ from tidelog.server.api import topic_changes
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.maintenance import log_cleaner
-from tidelog.server.maintenance.log_cleaner import RETRY_MAX_MS, LogCleaner
+from tidelog.server.maintenance.log_cleaner import LEND_MS, RETRY_MAX_MS, LogCleaner
 from tidelog.server.maintenance.log_manager import LogManager
 from tidelog.storage.compaction.cleaning_plan import CleaningState, inspect_log
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult
@@ -156,6 +156,29 @@ def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
         assert len(worker.asked) == 4
         assert count(node, "t") == 1
         assert node.metrics.cleaner.failing == {}
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_after_a_success_the_next_failure_is_retried_soon(node: Node, clock: ManualClock) -> None:
+    async def story() -> None:
+        await make_segments(node, "t", 3)
+        partition = node.partitions.get("t", 0)
+        worker = Worker(node.env, failures=2)
+        cleaners = await run(node, worker)
+        for _ in range(4):
+            clock.advance(BACKOFF_MS)
+            await settle(node, worker)
+        assert (len(worker.asked), count(node, "t")) == (3, 1)
+        partition.log.append([NewRecord(key=b"k", value=b"9", timestamp=START_MS)])
+        partition.log.roll()
+        await partition.flushed()
+        worker.failures = 1
+        for attempts in (4, 5):
+            clock.advance(BACKOFF_MS)
+            await settle(node, worker)
+            assert len(worker.asked) == attempts
         await cleaners.stop()
 
     asyncio.run(story())
@@ -362,6 +385,45 @@ def test_cleaners_share_the_io_rate_and_the_memory(
     assert request["bytes_per_second"] == 250
     rules = json.loads(request["job"])["rules"]
     assert (rules["dedupe_buffer_bytes"], rules["load_factor"]) == (2 << 20, 0.5)
+
+
+def test_a_lent_job_without_a_result_ends_after_a_day(node: Node, clock: ManualClock) -> None:
+    async def story() -> None:
+        await make_segments(node, "t", 3)
+        name, worker = TopicPartition("t", 0), Worker(node.env)
+        cleaners = LogCleaner(node, lambda: worker)
+        assert (await cleaners.lending.begin(name, roll=False, is_asked=True))[1] is not None
+        cleaners.start()
+        await asyncio.sleep(0)
+        await settle(node, worker)
+        clock.advance(LEND_MS - 1)
+        await settle(node, worker)
+        assert (worker.asked, name in node.cleanings) == ([], True)
+        clock.advance(BACKOFF_MS)
+        await settle(node, worker)
+        assert (worker.asked, name in node.cleanings) == (["t-0"], False)
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_a_lent_job_ends_with_its_topic(node: Node) -> None:
+    """A new topic of the same name can be cleaned, because the old topic's job has ended."""
+
+    async def story() -> None:
+        await make_segments(node, "t", 3)
+        await make_segments(node, "u", 3)
+        name, other = TopicPartition("t", 0), TopicPartition("u", 0)
+        cleaners = LogCleaner(node, lambda: Worker(node.env))
+        for each in (name, other):
+            assert (await cleaners.lending.begin(each, roll=False, is_asked=True))[1] is not None
+        await topic_changes.delete(node, "t")
+        assert (name in node.cleanings, other in node.cleanings) == (False, True)
+        await make_segments(node, "t", 3)
+        assert (await cleaners.clean_now(name)).records_after == 1
+        await cleaners.stop()
+
+    asyncio.run(story())
 
 
 def test_an_unexpected_error_stops_no_cleaner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.produce import GROUP_PARTITIONS, SLICE_MS, produce
 from tidelog.server.runtime.errors import UnansweredRequest
 from tidelog.server.runtime.reply import start
-from tidelog.types import NewRecord
+from tidelog.types import Codec, NewRecord
 
 COUNT = 45
 BY_NAME, BY_ID = 12, 13
@@ -125,6 +125,24 @@ def test_slices_wait_for_a_hold_that_begins_between_them(node: Node) -> None:
 
     assert asyncio.run(story()) == [(number, 0) for number in range(COUNT)]
     assert ends(node) == [1] * COUNT
+
+
+@pytest.mark.parametrize("numbers", [range(1), range(2)])
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(3, UNSUPPORTED_COMPRESSION), (6, UNSUPPORTED_COMPRESSION), (7, 0), (BY_NAME, 0)],
+)
+def test_zstd_needs_a_version_that_knows_it(
+    node: Node, numbers: Sequence[int], version: int, code: int
+) -> None:
+    """Consumers of these versions may be as old as the producer, and could not read the batch."""
+    asked = request(numbers)
+    for each in asked.topic_data[0].partition_data:
+        records = [NewRecord(value=b"v" * 99)]
+        each.records = memoryview(build_batch(records, codec=Codec.ZSTD))
+    found = asyncio.run(codes(ask(node, asked, version)))
+    assert found == [(number, code) for number in numbers]
+    assert sum(ends(node)) == (0 if code else len(numbers))
 
 
 @pytest.mark.parametrize(("version", "code"), [(BY_NAME, UNKNOWN), (BY_ID, UNKNOWN_ID)])

@@ -376,6 +376,35 @@ class TestFailuresAndClosing:
         put(log, 1)
         assert log.recovery_point == 4
 
+    def test_flush_messages_counts_from_the_end_at_the_opening(self) -> None:
+        env, directory, log = new_log({"flush.messages": "3"})
+        for _ in range(4):
+            put(log, 1)
+        directory.close()
+        _, log = reopen(env)
+        ends = []
+        for _ in range(3):
+            put(log, 1)
+            ends.append(log.recovery_point)
+        assert ends == [4, 4, 7]
+
+    def test_flush_messages_counts_from_a_roll_or_a_truncation(self) -> None:
+        _, _, log = new_log({"flush.messages": "3"})
+        put(log, 1)
+        put(log, 1)
+        log.roll()
+        ends = []
+        for _ in range(3):
+            put(log, 1)
+            ends.append(log.recovery_point)
+        assert ends == [2, 2, 5]
+        log.truncate_to(3)
+        ends = []
+        for _ in range(3):
+            put(log, 1)
+            ends.append(log.recovery_point)
+        assert ends == [3, 3, 6]
+
     def test_each_start_writes_under_a_new_leader_epoch(self) -> None:
         env, directory, log = new_log()
         put(log, 1)

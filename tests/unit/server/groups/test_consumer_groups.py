@@ -293,6 +293,21 @@ def test_a_group_changes_to_the_new_protocol_and_back_with_its_members(world: Wo
     assert world.committed == 5
 
 
+@pytest.mark.parametrize(("rack", "expected"), [("r1", "r1"), ("", None), (None, None)])
+def test_a_classic_member_of_a_consumer_group_keeps_its_rack(
+    world: World, rack: str | None, expected: str | None
+) -> None:
+    written = ConsumerProtocolSubscription(topics=["routes"], owned_partitions=[], rack_id=rack)
+    data = SUBSCRIPTION.write(3, written)
+    early = world.join_all([world.ask_join(protocols=[("range", data)])])[0]
+    world.ask_sync(early, {early.member_id: b""})
+    Member(world, "A")
+    late = world.ask_join(protocols=[("range", data)]).value
+    members = world.consumers.members
+    racks = [members[each.member_id].subscription.rack_id for each in (early, late)]
+    assert racks == [expected, expected]
+
+
 def test_a_classic_member_that_does_not_join_again_is_fenced(world: World) -> None:
     new = Member(world, "A")
     classic = join(world)
