@@ -2,6 +2,7 @@
 
 import gc
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tidelog.record.builder import build_batch
 from tidelog.record.partitioner import partition_of
 from tidelog.scan import RequestedRange, TimeMode, plan
 from tidelog.storage.directory import numbered_loads
+from tidelog.storage.directory.staging import STAGING_SUFFIX
 from tidelog.types import ClockName, Header, NewRecord, TimeMatch, TopicPartition
 
 PATH = "/data"
@@ -551,6 +553,53 @@ def test_a_refused_row_is_counted_from_the_start_of_the_source(
             directory.load_once("t", keyless, source="a")
         assert [error.index for error in refused.value.record_errors] in ([9], [9, 10])
         assert directory.load_once("t", rows, source="a").skipped == 6
+
+
+def test_a_refused_load_leaves_no_staged_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbered_loads, "ROWS_AT_ONCE", 1)
+    staged: list[Path] = []
+
+    def rows() -> Iterator[NewRecord]:
+        yield from [NewRecord(key=b"k", value=b"v" * 500_000)] * 8
+        staged.extend(tmp_path.rglob(f"*{STAGING_SUFFIX}"))
+        yield NewRecord(key=b"k", timestamp=10**15)
+
+    with tidelog.open(tmp_path, writable=True) as directory:
+        directory.create_topic("t")
+        with pytest.raises(tidelog.InvalidTimestamp):
+            directory.load_once("t", rows(), source="a")
+        assert [path.exists() for path in staged] == [False]
+
+
+HEADERS = Header("h", b"1"), Header("i", b"2")
+ROW = NewRecord(key=b"k", value=b"v", timestamp=7, headers=HEADERS)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(ROW, key=b"K"),
+        replace(ROW, key=None),
+        replace(ROW, value=b"V"),
+        replace(ROW, key=b"kv", value=b""),
+        replace(ROW, timestamp=8),
+        replace(ROW, headers=()),
+        replace(ROW, headers=(Header("H", b"1"), HEADERS[1])),
+        replace(ROW, headers=(HEADERS[0], Header("i", None))),
+        replace(ROW, headers=HEADERS[::-1]),
+    ],
+)
+def test_a_source_whose_loaded_row_has_changed_is_refused(
+    tmp_path: Path, changed: NewRecord
+) -> None:
+    with tidelog.open(tmp_path, writable=True) as directory:
+        directory.create_topic("t")
+        directory.load_once("t", [ROW], source="a")
+        with pytest.raises(InvalidRequest, match="the first row differs"):
+            directory.load_once("t", [changed, ROW], source="a")
+        assert directory.load_once("t", [ROW, ROW], source="a").rows == 1
 
 
 def test_an_append_adds_no_work_for_the_garbage_collector(tmp_path: Path) -> None:

@@ -127,6 +127,39 @@ def test_time_spans_of_runs_are_compared_at_the_longest_of_them() -> None:
     assert spans == [(0, 20, (3, 3), True), (20, 20, (2, 2), False)]
 
 
+def test_records_without_a_create_time_have_a_span_without_a_start() -> None:
+    runs = (run("a", 10, (key_rows.NO_SPAN, 1, 7), (1, 1, 5)), run("b", 20, (0, 1, 5)))
+    plan, outcome = audit_of(TopicResult(history=False), runs)
+    spans = [
+        (each.start_ms, each.records, each.is_equal) for each in audited(plan, outcome).buckets
+    ]
+    assert spans == [(None, (1, 0), False), (0, (1, 1), True)]
+
+
+@pytest.mark.parametrize("partition", [0, 1, 7])
+def test_the_partition_of_a_key_in_several_partitions_is_reported(partition: int) -> None:
+    """The row of such a key has the partition of its last record as its complement."""
+    rows = np.zeros((1, DIFFERENCE_FIELDS), np.int64)
+    rows[0, A_AT + key_rows.PARTITION], rows[0, A_AT + key_rows.COUNT] = ~partition, 2
+    rows[0, B_AT + key_rows.PARTITION], rows[0, B_AT + key_rows.COUNT] = partition, 1
+    result = TopicResult(history=True)
+    result.add({"reordered": 1}, rows.tobytes(), frozenset())
+    (one,) = audited(*audit_of(result)).differences
+    assert (one.a and one.a.partition, one.b and one.b.partition) == (partition, partition)
+
+
+@pytest.mark.parametrize(
+    ("count", "notes"), [(9, []), (10, ["t: 9 of 10 missing keys are listed"])]
+)
+def test_a_note_states_that_more_keys_differ_than_are_listed(
+    count: int, notes: Sequence[str]
+) -> None:
+    result = TopicResult(history=True)
+    result.add({"missing": count}, b"", frozenset())
+    found = audited(*audit_of(result)).notes
+    assert [line for line in found if "listed" in line] == notes
+
+
 @pytest.mark.parametrize(
     ("b", "are_equal"),
     [

@@ -195,9 +195,9 @@ def test_a_position_beyond_the_end_of_a_counts_as_the_end(tmp_path: Path, positi
         for at, letter in enumerate("abcdef"):
             made.append(P0, 100 * (at + 1), value=letter.encode())
     plan = plan_of(a, b, 6, 4)
-    (at,) = plan.positions.values()
-    assert at is not None
-    plan = replace(plan, positions={P0: replace(at, offset=position)})
+    (committed,) = plan.positions.values()
+    assert committed is not None
+    plan = replace(plan, positions={P0: replace(committed, offset=position)})
     (verdict,) = verify(a, b, plan, Spill(Env(), str(tmp_path / "s")))
     assert counts(verdict) == (0, 2, 0, 0, 2, 0)
 

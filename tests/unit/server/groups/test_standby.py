@@ -33,7 +33,7 @@ from tidelog.storage.directory.broker_files import (
     write_group_offsets,
 )
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.types import OFFSETS_TOPIC
+from tidelog.types import NO_LEADER_EPOCH, OFFSETS_TOPIC, NewRecord
 
 PLACE: Final = "/data"
 FILE: Final = f"{PLACE}/{GROUPS_FILE}"
@@ -157,6 +157,28 @@ async def test_offsets_that_the_topic_refuses_are_not_forgotten(tmp_path: Path) 
         await ask(node)
         assert node.groups.topic.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert read_group_offsets(os_env().files, str(tmp_path)) == KEPT
+
+
+@on_a_loop
+async def test_offsets_beyond_the_log_end_become_the_log_end(tmp_path: Path) -> None:
+    """The standby may lack records that the leader's groups had consumed."""
+    numbers = range(4)
+    async with running_node(tmp_path) as node:
+        node.log_dir.create_topic("flights", partitions=len(numbers))
+        for number in numbers:
+            node.partitions.get("flights", number).log.append([NewRecord(value=b"v")] * 2)
+    offsets = [GroupOffset("flights", number, number, None, "m") for number in numbers]
+    write_group_offsets(os_env().files, str(tmp_path), GroupOffsets(0, {GROUP: offsets}))
+    async with running_node(tmp_path) as node:
+        await ask(node)
+        group = node.groups.find(GROUP)
+        assert group is not None
+        imported = [group.offsets.get("flights", number) for number in numbers]
+        assert [one and one.offset for one in imported] == [0, 1, 2, 2]
+        topic_id = node.log_dir.topic("flights").topic_id
+        assert {one and (one.topic_id, one.leader_epoch, one.metadata) for one in imported} == {
+            (topic_id, NO_LEADER_EPOCH, "m")
+        }
 
 
 @asynccontextmanager
