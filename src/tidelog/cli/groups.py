@@ -313,7 +313,7 @@ def run(
 
 
 def _creates_group(cluster: "ClusterView", group: str, moves: "Sequence[Move]") -> bool:
-    """Whether the moves commit the first offsets of a group that does not exist."""
+    """Whether committing the moves would create the group, because it does not exist yet."""
     if not any(move.is_change for move in moves) or any(move.old is not None for move in moves):
         return False
     try:

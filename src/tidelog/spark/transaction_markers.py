@@ -86,9 +86,9 @@ def decode_marker(value: bytes) -> Marker:
 
 
 def last_marker(current: Marker | None, newer: Marker) -> Marker:
-    """Return the marker that is valid if two markers have the same key.
+    """Return the valid one of two markers with the same key.
 
-    Of two markers of the same topic, the marker of the later batch is valid.
+    If both belong to the same topic, the marker of the later batch is valid.
 
     Args:
         current: The valid marker so far; None if there is none.

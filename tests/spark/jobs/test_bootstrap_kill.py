@@ -30,8 +30,8 @@ PARTITIONS: Final = 3
 TASKS: Final = 6
 T0: Final = 1_360_281_600_000
 STEP_MS: Final = 60_000
-# Steps of a bootstrap that are visible on disk. A kill waits until some files match a pattern; the
-# value is the largest number of files for which it may wait.
+# Steps of a bootstrap that are visible on disk: a pattern of file names, and the largest number of
+# files that will match it. A kill waits until a random number of files, up to this one, match.
 MOMENTS: Final = {
     "*/*.staging": TASKS,
     "*/*.staged": TASKS * PARTITIONS,

@@ -483,8 +483,8 @@ def clean_partition(
         CleaningAborted: The partition was changed meanwhile; the caller may retry at once.
         CorruptData: A batch is damaged (the error contains its position); groups before this batch
             may have been compacted.
-        CleaningFailed, OffsetOverflow, UnsupportedCompression: The worker failed; the groups that
-            earlier passes swapped in stay compacted.
+        CleaningFailed, OffsetOverflow, UnsupportedCompression: The worker failed; groups that
+            were replaced in earlier passes remain compacted.
         StorageFailure: The disk failed.
     """
     return clean(LogTarget(log_dir, name, options, worker), is_asked=options.is_asked)

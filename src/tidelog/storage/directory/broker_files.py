@@ -195,7 +195,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return a directory's `stored_defaults`; for an invalid file, report it and return none.
+    """Return a directory's `stored_defaults`; an invalid file is reported and has no defaults.
 
     Without stored defaults, a topic without an age limit of its own keeps records of any age.
 
