@@ -237,7 +237,7 @@ def delete_below(broker: Broker, name: TopicPartition, offset: int) -> None:
 def test_columns_that_librdkafka_lacks_are_refused(kafka_broker: Broker) -> None:
     given = {"kafka.bootstrap.servers": kafka_broker.bootstrap, "subscribe": "any"}
     by_client = read_source_options({**given, **WAYS["librdkafka"]})
-    for column in ("createTimestamp", "producerId", "producerEpoch", "sequence"):
+    for column in ("producerId", "producerEpoch", "sequence"):
         open_backend(read_source_options(given), [column]).close()
         with pytest.raises(InvalidRequest, match=f"column {column} is not available"):
             open_backend(by_client, [column])

@@ -7,6 +7,9 @@ from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.env import os_env
 from tidelog.errors import OffsetsGone
+from tidelog.jobs.audit.state import Run
+from tidelog.jobs.audit.work import broker_task
+from tidelog.record.columns.key_tables import COLUMNS as AUDIT_COLUMNS
 from tidelog.remote.broker_connection import connect_socket
 from tidelog.remote.partition_fetch import FetchSeams, PartitionFetch
 from tidelog.remote.rows import ConsumeSettings, consumed, fetched
@@ -15,10 +18,18 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.spark.broker_tasks import BrokerTask
 from tidelog.spark.options import read_source_options
-from tidelog.types import INT64_MAX, ClockName, Header, NewRecord, TopicPartition
+from tidelog.spark.places import Place
+from tidelog.types import (
+    INT64_MAX,
+    ClockName,
+    Header,
+    IsolationLevel,
+    NewRecord,
+    TopicPartition,
+)
 
 TOPIC = "t"
-COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
+COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "createTimestamp", "headers")
 RECORDS = (
     NewRecord(key=b"a", value=b"1", timestamp=0),
     NewRecord(key=None, value=None, timestamp=-1),
@@ -74,12 +85,30 @@ def test_rows_of_a_range(broker: Broker, stamps: str) -> None:
             clock=ClockName.RECORD,
         )
         rows, without_time = rows_of(broker, split, by_librdkafka=True)
-        assert (rows, without_time) == rows_of(broker, split, by_librdkafka=False), time_range
+        by_batches, without_time_in_batches = rows_of(broker, split, by_librdkafka=False)
+        if stamps == "LogAppendTime":  # librdkafka has only one time per record
+            assert {row["createTimestamp"] for row in rows} <= {None}
+            for row in by_batches:
+                row["createTimestamp"] = None
+        assert (rows, without_time) == (by_batches, without_time_in_batches), time_range
         offsets.append([row["offset"] for row in rows])
         if stamps == "CreateTime":
             assert without_time == (time_range is not None)
     if stamps == "CreateTime":
         assert offsets == [[0, 1, 2, 3], [0], [0, 2], [2, 3], [3]]
+
+
+def test_audits_read_through_librdkafka(broker: Broker) -> None:
+    """With TLS or SASL; here because of a setting that only librdkafka has."""
+    put(broker, {})
+    client = {"socket.keepalive.enable": "true"}
+    place = Place.parse(f"kafka://{broker.bootstrap_servers}", client=client)
+    run = Run(side="a", topic=TOPIC, partition=0, start=0, end=4, topic_id="")
+    task = broker_task(place, run, 0, 4, IsolationLevel.READ_UNCOMMITTED, AUDIT_COLUMNS)
+    rows = [row for batch in task.read() for row in batch.to_pylist()]
+    times = [row["createTimestamp"] for row in rows]
+    assert [time and time.timestamp() * 1000 for time in times] == [0, None, 5, 9]
+    assert [row["key"] for row in rows] == [record.key for record in RECORDS]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 Rows are read from a leader's batches, decoded by column without an object per record. If the
 brokers need TLS or SASL, or other settings change how records are fetched, rows are read from
 librdkafka's records instead. In the columns that librdkafka supports, rows from librdkafka's
-records equal rows from batches. librdkafka has append times only as LogAppendTime timestamps. A
-read through librdkafka raises InvalidRequest for a column that librdkafka does not support.
+records equal rows from batches. librdkafka has one time per record: append times are known only
+with LogAppendTime, and create times only without it. A read through librdkafka raises
+InvalidRequest for a column that librdkafka does not support.
 """
 
 import itertools
@@ -144,7 +145,9 @@ def table_rows(
 
 
 _POLL_S: Final = 1.0
+# librdkafka's types of timestamps.
 _NO_TIME: Final = 0
+_CREATED: Final = 1
 PROGRESS_TIMEOUT_MS: Final = 120_000
 
 
@@ -304,6 +307,12 @@ def _timestamp(message: "ck.Message") -> int | None:
     return None if kind == _NO_TIME or time_ms < 0 else time_ms
 
 
+def _create_time(message: "ck.Message") -> int | None:
+    """Return a message's create time; None with LogAppendTime, as librdkafka has only one time."""
+    is_created = message.timestamp()[0] == _CREATED
+    return _timestamp(message) if is_created else None
+
+
 def _headers(message: "ck.Message") -> list[tuple[str, bytes | None]]:
     pairs = message.headers() or []
     listed = pairs.items() if isinstance(pairs, dict) else pairs
@@ -316,6 +325,7 @@ _CONSUMED_COLUMNS: "Final[dict[str, Callable[[Messages], list[object]]]]" = {
     "value": lambda messages: [message.value() for message in messages],
     "offset": lambda messages: [message.offset() for message in messages],
     "timestamp": lambda messages: [_timestamp(message) for message in messages],
+    "createTimestamp": lambda messages: [_create_time(message) for message in messages],
     "timestampType": lambda messages: [message.timestamp()[0] - 1 for message in messages],
     "headers": lambda messages: [_headers(message) for message in messages],
     "leaderEpoch": lambda messages: [message.leader_epoch() for message in messages],

@@ -49,8 +49,6 @@ from tidelog.remote.time_lookup import SETTING as STAMPS
 from tidelog.remote.topics import describe
 from tidelog.scan.plan import plan
 from tidelog.scan.split import RequestedRange, Split, decode_split, encode_split
-from tidelog.spark.broker_settings import read_settings
-from tidelog.spark.options import read_source_options
 from tidelog.spark.parts import (
     _TASKS_PER_CORE,
     PartRow,
@@ -84,9 +82,6 @@ if TYPE_CHECKING:
 
 
 _BROKER_COLUMNS: Final = "topic,partition,offset,createTimestamp,appendTimestamp"
-
-# Columns of reads through librdkafka, which does not return the column `createTimestamp`.
-_CONSUMED_COLUMNS: Final = "topic,partition,offset,timestamp,timestampType,appendTimestamp"
 _REDUCED: Final = "facts string, by_append binary, by_create binary, late binary, head binary"
 _BROKER_REDUCED: Final = f"topic string, partition bigint, {_REDUCED}"
 _CELLS: Final = ("facts", "by_append", "by_create", "late", "head")
@@ -139,22 +134,15 @@ def _read(
     bounds: Mapping[str, str],
 ) -> "dict[TopicPartition, SplitTimes]":
     """Read the cluster, and return a summary of each partition's times."""
-    from pyspark.sql.functions import when
-
-    options = read_source_options({**place.options(), **_choice(topics)})
-    has_batches = read_settings(options).fetch is not None
     table = (
         spark.read.format("tidelog")
         .options(**place.options())
         .options(**_choice(topics))
         .options(**bounds)
-        .option("columns", _BROKER_COLUMNS if has_batches else _CONSUMED_COLUMNS)
+        .option("columns", _BROKER_COLUMNS)
         .option("failOnDataLoss", "false")
         .load()
     )
-    if not has_batches:
-        is_created = table.timestampType == int(TimestampType.CREATE_TIME)
-        table = table.withColumn("createTimestamp", when(is_created, table.timestamp))
     rows = table.mapInArrow(partial(reduce_rows, delays_ms), _BROKER_REDUCED).toArrow().to_pylist()
     by_name = {}
     for row in rows:
