@@ -806,6 +806,9 @@ def _print_tables(
     columns = output.columns(output.number(*names), output.count("segments"), output.size("bytes"))
     rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
     output.print_rows(surroundings, columns, rows, kind)
+    if any(fact.start for fact in facts):
+        text = f"offsets before START were deleted; `tidelog why {info.name}` names the rule"
+        output.print_text(surroundings, text)
     stdout.write("\n")
     columns = output.columns(
         output.number("partition"), "clock", output.time("smallest", "largest"), "unknown_offsets"

@@ -237,7 +237,10 @@ def test_the_output_of_why_names_retain(topic: Cli) -> None:
 
 def test_the_output_of_why_has_the_deleted_offsets(topic: Cli) -> None:
     assert "offsets 0.." not in topic.ok("why", "t").out
+    hint = "offsets before START were deleted; `tidelog why t` names the rule"
+    assert hint not in topic.ok("describe", "t").lines
     topic.ok("retain", "t")
+    assert hint in topic.ok("describe", "t").lines
     verdict, *lines = topic.ok("why", "t").lines
     by = "deleted by retention.ms=86400000 (1d)"
     assert verdict.startswith(f"offsets 0 to 1 were {by} at 2023-11-17 22:13:20; t has 2 segments")
