@@ -132,8 +132,7 @@ def test_the_texts() -> None:
         encode_events(
             [
                 DeletionEvent(
-                    *(TIME + 500, TIME + 300_500, "time"),
-                    "retention.ms=86400000,tidelog.retention.clock=record-capped",
+                    *(TIME + 500, TIME + 300_500, "size", "retention.bytes=1073741824"),
                     *(0, 42, 1_699_913_600_400),
                 ),
                 DeletionEvent(TIME + 400_000, TIME + 400_000, "delete-records", "-", 42, 45),
