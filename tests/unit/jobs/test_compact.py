@@ -21,12 +21,14 @@ from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import (
     CleaningAborted,
     CorruptBatch,
+    CorruptFile,
     CorruptMessage,
     DirectoryLocked,
     InvalidRequest,
 )
 from tidelog.jobs.compact import job
 from tidelog.record.record import Record
+from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.spark.parts import Work
 from tidelog.storage import log_files
@@ -255,6 +257,28 @@ def test_invalid_directories_and_topics_are_refused(tmp_path: Path) -> None:
         job.run(NO_SPARK, "s3://bucket/logs")
 
 
+def test_lost_append_times_are_accepted_on_request(tmp_path: Path, tasks: Tasks) -> None:
+    place, name = make_keyed(tmp_path / "a"), TopicPartition(TOPIC, 0)
+    sorted(Path(place, str(name)).glob("*.appendtime"))[1].unlink()
+    with pytest.raises(CorruptFile, match="--accept-lost-times"):
+        job.run(NO_SPARK, place, [name])
+    (report,) = job.run(NO_SPARK, place, [name], accept_lost_times=True)
+    assert report.stopped is None
+    assert report.records_after < report.records_before
+
+
+def test_a_row_has_the_figures_of_its_report_in_the_schemas_order(
+    tmp_path: Path, tasks: Tasks
+) -> None:
+    (report,) = job.run(NO_SPARK, make_keyed(tmp_path / "a"), [TopicPartition(TOPIC, 1)])
+    names = [field.split()[0] for field in job.SCHEMA.split(",")]
+    row = dict(zip(names, job.row_of(report), strict=True))
+    assert (row.pop("topic"), row.pop("partition")) == (TOPIC, 1)
+    assert row.pop("reason") == report.decision.reason
+    assert row == {name: getattr(report, name) for name in row}
+    assert report.bytes_read != report.bytes_written
+
+
 def test_names_of_attempts(tmp_path: Path) -> None:
     one, two = job.AttemptFiles("a1"), job.AttemptFiles("b2")
     path = str(tmp_path / "00.log.cleaned")
@@ -326,6 +350,34 @@ def test_a_job_of_a_broker_uses_the_memory_of_the_call(
     monkeypatch.setattr(job.SparkWorker, "clean", noted)
     job.run(NO_SPARK, place, dedupe_buffer_bytes=3 << 20)
     assert sizes == [3 << 20] * 2
+
+
+def test_a_running_broker_accepts_no_lost_append_times(held_broker: tuple[str, Broker]) -> None:
+    """The broker's jobs would stop at lost append times instead."""
+    with pytest.raises(DirectoryLocked):
+        job.run(NO_SPARK, held_broker[0], accept_lost_times=True)
+
+
+def test_only_the_first_pass_finishes_the_active_segment(held_broker: tuple[str, Broker]) -> None:
+    """Records that arrive during a compaction would otherwise make further segments."""
+    place, running = held_broker
+    holder, name = find_holder(place), TopicPartition(TOPIC, 0)
+    assert holder is not None
+
+    def append(node: Node) -> int:
+        log = node.partitions.get(name.topic, name.partition).log
+        log.append([NewRecord(key=b"k1", value=b"v", timestamp=T0)])
+        return log.active.base_offset
+
+    with holder:
+        options = CleanerOptions(is_asked=True)
+        borrowed = job.BrokerPartition(NO_SPARK, holder, place, name, 10**9, options, roll=True)
+        bases = [running.call(append)]
+        for _ in range(2):
+            assert borrowed.inspect(is_asked=True)[1] is not None
+            bases.append(running.call(append))
+    assert bases[1] > bases[0]
+    assert bases[2] == bases[1]
 
 
 def test_a_job_that_another_has_taken_over_is_not_taken_back(

@@ -37,6 +37,38 @@ def test_a_range_of_create_times_has_its_records_wherever_index_entries_are(
                 assert [record.offset for record, _ in found] == expected, (start, end)
 
 
+def test_a_range_of_rounded_append_times_has_every_record_that_may_be_in_it(tmp_path: Path) -> None:
+    """A stored time is at most 999 ms before the append."""
+    clock = ManualClock(NOW_MS)
+    with Directory.open(str(tmp_path / "a"), writable=True, env=Env(clock=clock)) as directory:
+        directory.create_topic("t", config={"tidelog.append.time.granularity.ms": "1000"})
+        for _ in range(2):
+            directory.append("t", [NewRecord(value=b"v")])
+            clock.advance(400)
+        reads_of = directory.source.plain_reads
+        with reads_of([NAME], ClockName.APPEND, IsolationLevel.READ_UNCOMMITTED) as reads:
+            for start, expected in ((0, [0, 1]), (300, [0, 1]), (999, [0, 1]), (1_000, [])):
+                wanted = RequestedRange(start_ms=NOW_MS + start, end_ms=NOW_MS * 2)
+                found = reads.read(NAME, wanted, ScanStats())
+                assert [record.offset for record, _ in found] == expected, start
+
+
+@pytest.mark.parametrize("clock", ClockName)
+def test_records_without_a_timestamp_are_counted_when_timestamps_are_selected(
+    tmp_path: Path, clock: ClockName
+) -> None:
+    path = make(str(tmp_path / "a"), "t")
+    for time in (10, -1, 20, 30, -1):
+        append(path, "t", 0, [NewRecord(value=b"v", timestamp=time)])
+    with Directory.open(path) as directory:
+        reads_of = directory.source.plain_reads
+        with reads_of([NAME], clock, IsolationLevel.READ_UNCOMMITTED) as reads:
+            stats = ScanStats()
+            found = reads.read(NAME, RequestedRange(timestamps=(20, 30)), stats)
+            assert [record.offset for record, _ in found] == [2]
+            assert stats.without_timestamp == 2
+
+
 @pytest.fixture
 def three_segments(tmp_path: Path) -> str:
     """Create three segments of two records each, appended 100 seconds apart."""
