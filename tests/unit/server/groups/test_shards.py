@@ -17,13 +17,16 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.env import Env, ManualClock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
-from tidelog.protocol.messages import OFFSET_COMMIT
+from tidelog.protocol.messages import HEARTBEAT, OFFSET_COMMIT
+from tidelog.protocol.messages.classic_groups import HeartbeatRequest
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
 from tidelog.protocol.requests import ClientConnection
+from tidelog.server.api.classic_groups import heartbeat
+from tidelog.server.api.context import RequestContext
 from tidelog.server.api.dispatch import answer
 from tidelog.server.api.handlers import import_coordinators
 from tidelog.server.api.node import ClientInfo, Node
@@ -122,6 +125,21 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
         assert shards.error_for(others[0]) is LOADING
         await until_loaded(node.groups)
         assert [committed(node.groups, name) for name in NAMES] == list(range(300))
+
+
+@on_a_loop
+async def test_heartbeats_succeed_while_the_group_is_loaded(tmp_path: Path) -> None:
+    """A member that got an error would rejoin, or wait for another coordinator."""
+    async with running_node(tmp_path) as node:
+        await node.groups.topic.ensure_topic()
+        assert await commit(node.groups, 1) == [ErrorCode.NONE]
+    beat = HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m")
+    async with running_node(tmp_path) as node:
+        context = RequestContext(node, HEARTBEAT, 4, "t", ClientInfo(1, "here"))
+        assert node.groups.topic.error_for(GROUP) is LOADING
+        assert heartbeat(context, beat).error_code == ErrorCode.NONE
+        await until_loaded(node.groups)
+        assert heartbeat(context, beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @on_a_loop
