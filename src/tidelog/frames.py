@@ -305,6 +305,7 @@ class Scan(ArrowSource):
             counts=by_unit(quarters, calendar_unit, in_zone, self.requested_range),
             without_time=None if untimed is None else untimed + null_times,
             is_least=planned.has_skipped,
+            without_timestamp=stats.without_timestamp,
         )
 
     def counts_by_key(
@@ -378,7 +379,12 @@ class Scan(ArrowSource):
         splits = sorted(planned.splits, key=lambda split: (split.partition, split.start_offset))
         counts = count(Records(source=self.source, splits=splits, options=options, stats=stats))
         untimed = self.source.without_time(names, self.requested_range, self.clock, stats)
-        return replace(counts, without_time=untimed, is_least=planned.has_skipped)
+        return replace(
+            counts,
+            without_time=untimed,
+            is_least=planned.has_skipped,
+            without_timestamp=stats.without_timestamp,
+        )
 
     def _check(self) -> None:
         needs_arrow()

@@ -150,13 +150,15 @@ def print_repeated(
     """
     kind, encoding = form
     is_table, decode = kind is Format.TABLE, decoders(ReadFormat(kind))(encoding)
-    verdict = "no record came more than once"
+    verdict = "no record occurs more than once"
     if repeated.repeated:
         about = "about " if repeated.is_estimate else ""
         keys = f"{about}{plural(repeated.keys, 'key')}"
         records = f"{plural(repeated.repeated, 'record')} of {keys}"
         copies = plural(repeated.copies, "copy", "copies")
-        verdict = f"{records} came more than once ({copies})"
+        verdict = (
+            f"{records} {verb(repeated.repeated, 'occurs', 'occur')} more than once ({copies})"
+        )
     output.print_verdict(surroundings, f"{verdict}; {counted}", kind)
     topic, _ = parse_target(target)
     rows: list[list[Cell]] = [

@@ -346,7 +346,7 @@ class CountOptions:
     is_repeated: bool = option(
         "--repeated",
         is_flag=True,
-        help="Find records that came more than once: same key, value and create time. Reads all"
+        help="Find records that occur more than once: same key, value and create time. Reads all"
         " records in the range, usually twice.",
     )
     any_time: bool = option(
@@ -495,7 +495,7 @@ def _refuse_contradictions(options: CountOptions) -> None:
 
 
 def _print_keys(surroundings: Surroundings, options: CountOptions, scan: "Scan") -> None:
-    """Print the largest keys, or the records that came more than once."""
+    """Print the largest keys, or the records that occur more than once."""
     limit, form = options.limit or KEYS_SHOWN, (options.kind, options.key_as)
     counts: KeyCounts | RepeatedRecords
     if options.is_repeated:
@@ -514,6 +514,7 @@ def _print_keys(surroundings: Surroundings, options: CountOptions, scan: "Scan")
         print_by_key(surroundings, counts, order, counted, options.target, form)
     at_least = "at least " if counts.is_least else ""
     _say_untimed(surroundings, ClockName(options.clock), counts.without_time, at_least)
+    _say_untimed(surroundings, ClockName.RECORD, counts.without_timestamp, "at least ")
 
 
 def _print_whole(
@@ -578,6 +579,7 @@ def _print_by_time(
     for clock, of_clock in counts.items():
         at_least = "at least " if of_clock.is_least else ""
         _say_untimed(surroundings, clock, of_clock.without_time, at_least)
+        _say_untimed(surroundings, ClockName.RECORD, of_clock.without_timestamp, "at least ")
 
 
 def _counted_units(

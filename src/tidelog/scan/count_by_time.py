@@ -53,11 +53,13 @@ class CountsByTime:
         without_time: Records without a time on the clock, which are in no range; None if brokers
             don't report their number.
         is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.
+        without_timestamp: As in `tidelog.scan.count.PartitionCount`.
     """
 
     counts: tuple[TimeCount, ...]
     without_time: int | None
     is_least: bool = False
+    without_timestamp: int = 0
 
     def __repr__(self) -> str:
         lines = [self._caption()]

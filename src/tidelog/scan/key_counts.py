@@ -129,6 +129,7 @@ class KeyCounts:
         without_time: Records without a time on the clock, which are not counted in a time range;
             None if brokers don't report their number.
         is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.
+        without_timestamp: As in `tidelog.scan.count.PartitionCount`.
     """
 
     counts: tuple[KeyCount, ...]
@@ -138,6 +139,7 @@ class KeyCounts:
     without_key: int
     without_time: int | None = 0
     is_least: bool = False
+    without_timestamp: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +182,7 @@ class RepeatedRecords:
             Its standard error is 0.14 %.
         without_time: As in `KeyCounts`.
         is_least: As in `KeyCounts`.
+        without_timestamp: As in `KeyCounts`.
     """
 
     counts: tuple[RepeatedRecord, ...]
@@ -190,6 +193,7 @@ class RepeatedRecords:
     is_estimate: bool = False
     without_time: int | None = 0
     is_least: bool = False
+    without_timestamp: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

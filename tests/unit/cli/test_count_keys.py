@@ -125,7 +125,7 @@ def test_repeated_records_are_listed(cli: Cli) -> None:
     cli.variables["COLUMNS"] = "80"
     result = cli.ok("count", "flights", "--repeated")
     assert result.lines == [
-        "2 records of 2 keys came more than once (3 copies); flights has 7 records",
+        "2 records of 2 keys occur more than once (3 copies); flights has 7 records",
         "KEY  RECORDS  CREATE TIME (UTC)    PARTITION  OFFSET  LAST OFFSET  SIZE",
         "a          3  2023-11-14 22:13:20          0       0            2   6 B",
         "b          2  2023-11-14 22:13:20          0       3            4   4 B",
@@ -134,18 +134,19 @@ def test_repeated_records_are_listed(cli: Cli) -> None:
     (row,) = result.objects
     assert (row["key"], row["records"], row["last_partition"]) == ("a", 3, 0)
     assert (row["create_time_ms"], row["offset"], row["last_offset"]) == (NOW, 0, 2)
-    assert "3 records of 3 keys came more than once (4 copies)" in result.err
+    assert "3 records of 3 keys occur more than once (4 copies)" in result.err
 
 
 def test_without_repeated_records_the_verdict_says_so(skewed: Cli) -> None:
     result = skewed.ok("count", "flights", "--repeated", "--from", str(NOW - HOUR))
     assert result.lines == [
-        "no record came more than once; flights has 9 records in this range of timestamps"
+        "no record occurs more than once; flights has 9 records in this range of timestamps"
     ]
     assert "--any-time compares them, too" in result.err
     result = skewed.ok("count", "flights", "--repeated", "--any-time")
     assert (
-        result.lines[0] == "1 record of 1 key came more than once (5 copies); flights has 9 records"
+        result.lines[0]
+        == "1 record of 1 key occurs more than once (5 copies); flights has 9 records"
     )
 
 

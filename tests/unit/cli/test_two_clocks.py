@@ -127,8 +127,18 @@ def test_the_sentence_names_both_ranges(hours: Cli, place: tuple[str, ...]) -> N
     assert hours.ok("count", "flights:0", *ranges, *place).lines == [
         "flights:0 has 1 record in this range of append times and this range of timestamps"
     ]
-    result = hours.ok("count", "flights", "--from", str(NOW), *APPEND, "--timestamps", "..now")
-    assert "at least 2 records have no timestamp and are not counted in any range" in result.err
+
+
+@pytest.mark.parametrize("words", [(), ("--by", "hour"), ("--by", "key"), ("--repeated",)])
+def test_records_without_a_timestamp_are_named_by_each_count(
+    hours: Cli, place: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    ranges = ("--from", str(NOW), *APPEND, "--timestamps", "..now")
+    result = hours.ok("count", "flights", *ranges, *words, *place)
+    assert (
+        result.err.count("at least 2 records have no timestamp and are not counted in any range")
+        == 1
+    )
 
 
 def test_both_clocks_are_counted_by_one_command(hours: Cli, place: tuple[str, ...]) -> None:
