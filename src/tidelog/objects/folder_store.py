@@ -124,7 +124,7 @@ class FolderStore(TwoRequestStore):
                 lock.close()
         except OSError as error:
             raise failure(join_key(self.url, key), "put", error) from error
-        return self._existing(key)
+        return self._written(key)
 
     def _write_part(self, path: str, parts: Iterator[bytes]) -> None:
         file = self._fs.open(path, write=True)

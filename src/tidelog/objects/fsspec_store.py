@@ -129,7 +129,7 @@ class FsspecStore(TwoRequestStore):
         with self._typed("put", key):
             self._make_folder(key)
             self._fs.pipe_file(self._path(key), data)
-        return self._existing(key)
+        return self._written(key)
 
     def _make_folder(self, key: str) -> None:
         folder = self._path(key).rpartition("/")[0]
@@ -155,7 +155,7 @@ class FsspecStore(TwoRequestStore):
             except BaseException:
                 self.delete(key)  # otherwise readers would treat a partial file as complete
                 raise
-        return self._existing(key)
+        return self._written(key)
 
     def put_if(
         self,

@@ -286,6 +286,18 @@ class TwoRequestStore(ABC):
             raise FileNotFoundError(errno.ENOENT, "No such object", join_key(self.url, key))
         return info
 
+    def _written(self, key: str) -> ObjectInfo:
+        """Return the properties of an object that was just written.
+
+        Raises:
+            StorageFailure: The store has no such object, for example because it was removed.
+        """
+        info = self.head(key)
+        if info is None:
+            where = join_key(self.url, key)
+            raise StorageFailure(where, "put", "the object is missing after it was written")
+        return info
+
     def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
         """Return a whole object and its properties; see `ObjectStore`."""
         before = self._existing(key)

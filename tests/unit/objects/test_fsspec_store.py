@@ -48,3 +48,14 @@ def test_an_object_in_place_of_the_store_is_a_typed_error(
     (tmp_path / "store").write_bytes(b"x")
     with pytest.raises(StorageFailure, match="store/a: put failed"):
         store.put("a", b"x")
+
+
+def test_an_object_that_is_missing_after_its_put_is_a_typed_error(
+    store: FsspecStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"xyz")
+    monkeypatch.setattr(store, "head", lambda key: None)
+    with pytest.raises(StorageFailure, match=r"store/a: put failed: .* missing after"):
+        store.put("a", b"x")
+    with pytest.raises(StorageFailure, match=r"store/b: put failed: .* missing after"):
+        store.put_file("b", os_env().files, str(tmp_path / "file"))
