@@ -28,7 +28,7 @@ from tidelog.cli.surroundings import InvalidInput, UsageProblem
 from tidelog.env import Clock
 from tidelog.errors import InvalidTime, InvalidTimestamp, MissingDependency, SerdeError
 from tidelog.lazy_dataclass import dataclass
-from tidelog.record.exact_json import COMPACT, ExactObject, members_of, parse, text_of
+from tidelog.record.exact_json import COMPACT, ExactNumber, ExactObject, members_of, parse, text_of
 from tidelog.types import Header, NewRecord, check_time
 
 if TYPE_CHECKING:
@@ -867,7 +867,7 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
             f"{row.location}: {name} is {str(content)[:CHARACTERS_SHOWN]!r}, which is not a time"
         )
     if isinstance(content, float):
-        if not content.is_integer():
+        if not content.is_integer() or (isinstance(content, ExactNumber) and content):
             raise InvalidInput(
                 f"{row.location}: {name} is {content!r}, must be a whole number of ms since 1970"
             )

@@ -1,10 +1,10 @@
 """Parses and writes JSON without changing its content.
 
 Python's `json` rounds a number with more digits than a 64-bit float can hold, refuses an integer
-with more than 4,300 digits, and keeps only the last of several members with the same name. `parse`
-loses neither digits nor members: it returns such a number as an `ExactNumber` with its text, and an
-object with repeated names as an `ExactObject` with all members. `text_of` writes both unchanged.
-Other values are parsed as by `json`.
+with more than 4,300 digits, drops the sign of `-0`, and keeps only the last of several members with
+the same name. `parse` loses neither digits nor signs nor members: it returns such a number as an
+`ExactNumber` with its text, and an object with repeated names as an `ExactObject` with all members.
+`text_of` writes both unchanged. Other values are parsed as by `json`.
 """
 
 import json
@@ -70,8 +70,9 @@ def parse(text: str | bytes) -> object:
             `Infinity`.
         RecursionError: The text is nested too deeply.
     """
+    has_zero = b"-0" in text if isinstance(text, bytes) else "-0" in text  # possibly the number -0
     try:
-        return _parse(text, None)
+        return _parse(text, _integer if has_zero else None)
     except (json.JSONDecodeError, UnicodeError):
         raise
     except ValueError:  # `int` refuses an integer of so many digits, or a constant was refused
@@ -101,6 +102,8 @@ def _number(text: str) -> float:
 
 
 def _integer(text: str) -> float:
+    if text == "-0":
+        return ExactNumber(text)
     try:
         return int(text)
     except ValueError:

@@ -888,3 +888,14 @@ def test_a_failed_close_does_not_hide_an_invalid_row(flights: Cli) -> None:
     assert "sync failed: the disk is full" in result.err
     assert "note: before this failure: stdin line 2: not JSON" in result.err
     assert "1 row before it was appended" in result.err
+
+
+def test_a_json_time_with_a_small_part_of_a_ms_is_refused_with_its_place(flights: Cli) -> None:
+    data = b'{"t":1700000000000.00000000001}'
+    refused = flights.run(
+        "produce", "flights", "--from", "-", "-f", "json", "--time", "t", stdin=data
+    )
+    assert refused.code != 0
+    assert "stdin line 1: t is 1700000000000.00000000001, must be a whole number" in refused.err
+    run_produce(flights, b'{"t":1700000000000.00}\n{"t":-0}', "-f", "json", "--time", "t")
+    assert [row["timestamp_ms"] for row in read(flights)] == [1_700_000_000_000, 0]

@@ -109,3 +109,9 @@ def test_the_depth_of_content_does_not_multiply_the_work_to_write_it() -> None:
         return steps(lambda: text_of(content))
 
     assert calls(800) < 2 * calls(1)
+
+
+@pytest.mark.parametrize("text", ["-0", '{"a": [-0, 1, "2024-01-02"], "b": -0.0}'])
+def test_the_sign_of_zero_is_kept(text: str) -> None:
+    for given_text in (text, text.encode()):
+        assert text_of(parse(given_text)) == text
