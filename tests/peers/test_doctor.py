@@ -26,7 +26,7 @@ MAKERS = [client_script, follower_script, worn_script]
 
 
 def look(path: Path) -> list[Finding]:
-    check = DirectoryCheck(os_env().files, str(path))
+    check = DirectoryCheck(os_env().files, str(path), clock=os_env().clock)
     return [*check.load(), *check.findings()]
 
 

@@ -192,7 +192,8 @@ def _check(surroundings: Surroundings, checked: _Target) -> "tuple[DirectoryChec
     """Check the target with a progress bar; return the check and all its findings."""
     from tidelog.storage.checks import CheckOptions, DirectoryCheck
 
-    check = DirectoryCheck(surroundings.env.files, checked.path, checked.selection)
+    env = surroundings.env
+    check = DirectoryCheck(env.files, checked.path, checked.selection, clock=env.clock)
     findings = check.load()
     total = check.log_bytes()
     with byte_progress(surroundings, "checking", total) as show:

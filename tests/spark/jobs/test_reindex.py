@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 def doctor(path: Path) -> list[str]:
     """Return those findings of `tidelog doctor` that count as problems."""
-    check = DirectoryCheck(os_env().files, str(path))
+    check = DirectoryCheck(os_env().files, str(path), clock=os_env().clock)
     found = check.load() + list(check.findings())
     return [str(finding) for finding in found if finding.counts]
 

@@ -19,6 +19,7 @@ from tidelog.env.layers import LayeredFiles
 from tidelog.errors import MissingFile, UnknownTopic
 from tidelog.scan.latency import latency, lateness
 from tidelog.scan.plan import checked_partitions
+from tidelog.storage.checks import DirectoryCheck
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import TOPICS_FILE
 from tidelog.types import NewRecord, TopicPartition
@@ -208,3 +209,36 @@ def test_partitions_are_chosen_once_and_sorted(path: Path) -> None:
         for chosen in (mixed, mixed[::-1]):
             with pytest.raises(UnknownTopic, match="not 3"):
                 checked_partitions(log_dir, chosen)
+
+
+def test_a_stray_directory_beside_a_topic_changes_no_read_and_is_reported(path: Path) -> None:
+    (path / "t-1").mkdir()
+    (path / "t-5").mkdir()
+    with tidelog.open(path) as log:
+        assert log.scan("t").to_table().num_rows == 2
+        assert int(log.count("t")) == 2
+    with tidelog.open(path, writable=True) as log:
+        assert log.topic("t").partitions == 3
+    check = DirectoryCheck(os_env().files, str(path), clock=os_env().clock)
+    found = [*check.load(), *check.findings()]
+    (stray,) = [one for one in found if one.path == str(path / "t-5")]
+    assert stray.damage == "topic t has partitions 0 to 2, and this directory has no records"
+    assert stray.remedy == "remove it"
+    assert (path / "t-5").exists()
+
+
+def test_doctor_does_not_wait_for_partitions_that_are_missing_for_long(path: Path) -> None:
+    os.utime(path, (1, 1))
+    lists = 0
+
+    class Listed(LayeredFiles):
+        def list_dir(self, path: str) -> list[DirEntry]:
+            nonlocal lists
+            lists += path == root
+            return super().list_dir(path)
+
+    root = str(path)
+    check = DirectoryCheck(Listed(os_env().files), root, clock=os_env().clock)
+    check.load()
+    assert lists < 10
+    assert any("is missing" in one.damage for one in check.findings())

@@ -171,7 +171,7 @@ def test_a_topic_that_was_compacted_once_may_have_gaps(
 
 
 def check(root: Path) -> list[Finding]:
-    whole = DirectoryCheck(os_env().files, str(root))
+    whole = DirectoryCheck(os_env().files, str(root), clock=os_env().clock)
     return [*whole.load(), *whole.findings()]
 
 
@@ -294,7 +294,7 @@ def cut(root: Path, base: int) -> None:
 
 def mend(root: Path) -> None:
     """Repair as `tidelog doctor --repair` does."""
-    whole = DirectoryCheck(os_env().files, str(root))
+    whole = DirectoryCheck(os_env().files, str(root), clock=os_env().clock)
     repair(os_env(), whole, [*whole.load(), *whole.findings()])
 
 

@@ -82,7 +82,7 @@ def test_such_a_log_has_no_findings(leader: FakeLeader, env: SeededEnv) -> None:
     leader.put(b"behind")
     copy_all(leader, env)
 
-    check = DirectoryCheck(env.files, STANDBY)
+    check = DirectoryCheck(env.files, STANDBY, clock=env.clock)
 
     assert [*check.load(), *check.findings()] == []
 
@@ -129,7 +129,7 @@ def test_its_producers_next_transaction_is_not_ended_with_it(
         assert mine.last_stable_offset == mine.log_end_offset
         assert committed_values(mine) == [b"begun", b"behind"]
     assert committed_values(reopened_after_a_kill(env)) == [b"begun", b"behind"]
-    check = DirectoryCheck(env.files, STANDBY)
+    check = DirectoryCheck(env.files, STANDBY, clock=env.clock)
     assert [*check.load(), *check.findings()] == []
 
 
@@ -187,7 +187,7 @@ def test_a_later_abort_of_the_producer_does_not_hide_the_committed_records(
     with standby_dir(env) as directory:
         assert committed_values(directory.log("t", 0)) == shown
     assert committed_values(reopened_after_a_kill(env)) == shown
-    check = DirectoryCheck(env.files, STANDBY)
+    check = DirectoryCheck(env.files, STANDBY, clock=env.clock)
     assert [*check.load(), *check.findings()] == []
 
 
@@ -239,7 +239,7 @@ def test_a_lost_marker_and_a_later_abort_in_one_response_hide_no_committed_recor
     with standby_dir(env) as directory:
         assert committed_values(directory.log("t", 0)) == shown
     assert committed_values(reopened_after_a_kill(env)) == shown
-    check = DirectoryCheck(env.files, STANDBY)
+    check = DirectoryCheck(env.files, STANDBY, clock=env.clock)
     assert [*check.load(), *check.findings()] == []
 
 

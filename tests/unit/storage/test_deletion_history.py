@@ -229,7 +229,7 @@ class TestDamage:
         explained = story(env)
         assert explained.deleted_ranges == [(0, 1, None)]
         assert len(explained.deletion_problems) == 1
-        check = DirectoryCheck(env.files, PATH)
+        check = DirectoryCheck(env.files, PATH, clock=env.clock)
         check.load()
         (finding,) = check.findings()
         assert finding.path == path_of(DELETION_HISTORY_FILE)

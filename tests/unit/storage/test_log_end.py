@@ -408,7 +408,7 @@ class TestSettingDamageAside:
         env = stopped(clean=True)
         for bad in (0, 2, 5):
             flip(env, bad * SIZE + 11, 3)
-        check = DirectoryCheck(env.files, PATH)
+        check = DirectoryCheck(env.files, PATH, clock=env.clock)
         (problem,) = repair(env, check, [*check.load(), *check.findings()])
         assert "damaged ranges were set aside before it: repair again" in problem
         mend_all(env)
@@ -439,7 +439,7 @@ def there(log: LogView) -> list[int]:
 
 def mend_all(env: SeededEnv) -> list[Finding]:
     """Check and repair as `tidelog doctor --repair` does, and return the findings."""
-    check = DirectoryCheck(env.files, PATH)
+    check = DirectoryCheck(env.files, PATH, clock=env.clock)
     found = [*check.load(), *check.findings()]
     repair(env, check, found)
     return found

@@ -29,6 +29,7 @@ from tidelog.storage.directory.topic_registry import (
     TopicInfo,
     TopicRegistry,
     TopicsText,
+    absent_numbers,
     decode_topics,
     encode_topics,
     find_topics,
@@ -469,3 +470,39 @@ def test_failed_call_leaves_the_old_or_the_new_topics(
             assert f"b{call}" not in registry.topics
         assert set(read_topics(disk, ROOT).topics) ^ set(registry.topics) <= {f"b{call}"}
     assert failed >= 4, "open, write, sync, rename and sync_dir can each fail"
+
+
+@pytest.mark.parametrize("topic_id", [None, ID_B])
+def test_a_stray_directory_is_neither_counted_nor_listed_by_the_next_write(
+    disk: DamageFileSystem, topic_id: uuid.UUID | None
+) -> None:
+    write_text(disk, entry_text(partitions=3))
+    for number in (0, 1, 2):
+        add_partition(disk, f"flights-{number}", ID_A)
+    add_partition(disk, "flights-5", topic_id)
+    topics, notes = find_topics(disk, ROOT)
+    info = topics["flights"]
+    assert (info.partitions, info.present, info.topic_id) == (3, (0, 1, 2), ID_A)
+    assert absent_numbers(info) == []
+    assert any("flights-5 is ignored: topic flights has 3 partitions" in note for note in notes)
+    registry = TopicRegistry(disk, ROOT)
+    registry.alter("flights", {"retention.ms": "5"}, source=Random(1))
+    assert read_topics(disk, ROOT).topics["flights"].partitions == 3
+    assert grow(registry, "flights", 5).partitions == 5
+    if topic_id is None:
+        assert grow(registry, "flights", 6).partitions == 6
+    else:
+        with pytest.raises(InvalidPartitions, match="flights-5 has another topic id"):
+            grow(registry, "flights", 6)
+    assert disk.exists(f"{ROOT}/flights-5")
+
+
+def test_a_directory_with_records_and_no_id_is_a_partition(disk: DamageFileSystem) -> None:
+    write_text(disk, entry_text(partitions=1))
+    add_partition(disk, "flights-0", ID_A)
+    add_partition(disk, "flights-1")
+    path = f"{ROOT}/flights-1/{0:020d}.log"
+    write_atomically(disk, path, b"")
+    assert find_topics(disk, ROOT)[0]["flights"].partitions == 1
+    write_atomically(disk, path, b"records")
+    assert find_topics(disk, ROOT)[0]["flights"].partitions == 2

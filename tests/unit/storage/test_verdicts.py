@@ -149,7 +149,8 @@ class Check(DirectoryCheck):
 
 def check(*names: TopicPartition) -> Check:
     partition = cast("CheckedPartition", None)  # the verdict only counts partitions
-    return Check(os_env().files, "data", partitions=dict.fromkeys(names, partition))
+    env = os_env()
+    return Check(env.files, "data", partitions=dict.fromkeys(names, partition), clock=env.clock)
 
 
 def finding(path: str, severity: Severity = Severity.ERROR, *, repairable: bool = True) -> Finding:

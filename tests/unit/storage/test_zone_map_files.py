@@ -515,7 +515,7 @@ class TestFactsOfAnOldMap:
         size = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")
         rewritten = batch([11, 20])  # of the same size as the first batch
         write(env, name, bytes(rewritten) + data[size:])
-        check = DirectoryCheck(env.files, PATH)
+        check = DirectoryCheck(env.files, PATH, clock=env.clock)
         (finding,) = (each for each in [*check.load(), *check.findings()] if each.position == 0)
         assert finding.remedy.endswith("remove the segment's .zones file instead")
         segment, opened = first_of(env)

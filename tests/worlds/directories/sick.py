@@ -79,13 +79,13 @@ def mended_log() -> SeededEnv:
 
 def look(env: Env, selection: Selection | None = None) -> list[Finding]:
     """Return all findings of a directory."""
-    check = DirectoryCheck(env.files, PATH, selection or Selection())
+    check = DirectoryCheck(env.files, PATH, selection or Selection(), clock=env.clock)
     return [*check.load(), *check.findings()]
 
 
 def mend(env: Env) -> list[str]:
     """Repair all damage that can be repaired; return messages about the other findings."""
-    check = DirectoryCheck(env.files, PATH)
+    check = DirectoryCheck(env.files, PATH, clock=env.clock)
     return repair.repair(env, check, [*check.load(), *check.findings()])
 
 

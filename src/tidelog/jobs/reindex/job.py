@@ -272,7 +272,7 @@ class _Job:
 
         Returns the findings that are open after the repair.
         """
-        check = DirectoryCheck(self.env.files, self.place.address)
+        check = DirectoryCheck(self.env.files, self.place.address, clock=self.env.clock)
         findings = check.load()
         check.partitions.clear()  # tasks have already checked the partitions
         check.repair_facts = {

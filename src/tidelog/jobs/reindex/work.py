@@ -122,7 +122,8 @@ def _check(
 
     The counts and problems of the check are added to `done`.
     """
-    check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
+    selection = Selection(name.topic, name.partition)
+    check = DirectoryCheck(env.files, directory, selection, clock=env.clock)
     check.load()  # findings on the list of topics are reported by the check of the whole directory
     check.options = CheckOptions(body_check=_body_check())
     findings = list(check.findings())

@@ -15,7 +15,7 @@ from typing import Final
 
 from tidelog.amounts import bytes_text, partitions_text, plural
 from tidelog.config import TopicConfig
-from tidelog.env import FileSystem
+from tidelog.env import Clock, FileSystem
 from tidelog.errors import (
     CorruptFile,
     DamagedLog,
@@ -191,6 +191,7 @@ class DirectoryCheck:
     Attributes:
         fs: The directory's file system.
         path: The directory's path.
+        clock: Wall clock, by which partitions that are just being added are recognized.
         selection: Scope of the check; files at the top are checked only if no topic is selected.
         options: Options of the check; they can be replaced before `findings` is called.
         repair_facts: For each checked partition, the facts that a repair needs.
@@ -202,6 +203,7 @@ class DirectoryCheck:
 
     fs: FileSystem
     path: str
+    clock: Clock = field(kw_only=True)
     selection: Selection = field(default_factory=Selection)
     options: CheckOptions = field(default_factory=CheckOptions)
     repair_facts: dict[TopicPartition, RepairFacts] = field(default_factory=dict)
@@ -210,6 +212,7 @@ class DirectoryCheck:
     unseen: list[StorageFailure] = field(default_factory=list)
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     _left: frozenset[TopicPartition] = frozenset()
+    _strays: list[TopicPartition] = field(default_factory=list)
 
     def load(self) -> list[Finding]:
         """Find the partitions; return findings on `TOPICS_FILE`.
@@ -290,7 +293,7 @@ class DirectoryCheck:
     def _load_topics(self) -> list[Finding]:
         path = f"{self.path}/{TOPICS_FILE}"
         try:
-            self._topics, notes = find_settled_topics(self.fs, self.path)
+            self._topics, notes = find_settled_topics(self.fs, self.path, clock=self.clock)
             self._left = frozenset(find_leftovers(self.fs, self.path))
         except CorruptFile as error:
             remedy = (
@@ -306,7 +309,13 @@ class DirectoryCheck:
     def _partition_names(self) -> list[TopicPartition]:
         entries = self.fs.list_dir(self.path)
         parsed = (files.parse_partition_dir(e.name) for e in entries if e.is_dir)
-        return sorted(name for name in parsed if name is not None and name not in self._left)
+        names = sorted(name for name in parsed if name is not None and name not in self._left)
+        self._strays = [name for name in names if self._is_stray(name)]
+        return [name for name in names if name not in self._strays]
+
+    def _is_stray(self, name: TopicPartition) -> bool:
+        info = self._topics.get(name.topic)
+        return info is not None and not info.foreign and name.partition >= info.partitions
 
     def _partition(self, name: TopicPartition, was_clean: bool, log_start: int) -> CheckedPartition:
         info = self._topics.get(name.topic)
@@ -429,6 +438,18 @@ class DirectoryCheck:
                     f"restore it from a backup{restore_advice(info.config, path)};"
                     " the next open for writing creates an empty one",
                 )
+        yield from self._check_strays()
+
+    def _check_strays(self) -> Iterator[Finding]:
+        for name in filter(self.selection.takes, self._strays):
+            path = f"{self.path}/{files.partition_dir_name(name)}"
+            count = partitions_text(self._topics[name.topic].partitions)
+            if self._own_id(path) is None:
+                damage, remedy = "this directory has no records", "remove it"
+            else:
+                damage = "this directory has another topic id"
+                remedy = "move it out of the directory of topics; its records are not read"
+            yield warning(path, f"topic {name.topic} has {count}, and {damage}", remedy)
 
     def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:
         path = posixpath.join(self.path, name)

@@ -101,14 +101,13 @@ def find_settled_topics(
     path: str,
     defaults: Mapping[str, str] | None = None,
     *,
-    clock: Clock | None = None,
+    clock: Clock,
 ) -> tuple[dict[str, TopicInfo], list[str]]:
     """Return the result of `find_topics` beside a writer that may be adding partitions.
 
     The function waits until each listed partition has its directory. After about a second without
     new directories it stops waiting, because the missing directories are lost, not being created.
-    With `clock`, it does not wait if the directory of topics last changed more than `_GROWTH_MS`
-    ago.
+    It does not wait if the directory of topics last changed more than `_GROWTH_MS` ago by `clock`.
     """
     pause, least = threading.Event(), 0
     pauses = iter(_PAUSES_S)
@@ -120,7 +119,7 @@ def find_settled_topics(
         pause_s, least = next(pauses, None), absent
         if not absent or pause_s is None:
             return found
-        if clock is not None and abs(clock.now_ms() - fs.stat(path).mtime_ms) > _GROWTH_MS:
+        if abs(clock.now_ms() - fs.stat(path).mtime_ms) > _GROWTH_MS:
             return found
         pause.wait(pause_s)
 

@@ -13,6 +13,10 @@ topic ids in the `partition.metadata` of the partition directories. These ids ta
 topic's id in the file: if the topic's directories have ids, but none of them is the id in the file,
 tidelog uses the id of the topic's first directory that has one.
 
+A partition directory whose number is not below the partition count in the file is a stray, with
+two exceptions: its `partition.metadata` has the topic's id (Kafka has added the partition), or it
+has records and no readable id. A stray is not counted, read, changed or removed; it is reported.
+
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
 
@@ -267,12 +271,14 @@ class RegistryContents(NamedTuple):
         deleted: Topic ids by name, for deleted topics whose directories may still have their old
             names.
         leftovers: Partitions of deleted topics whose directories still have their old names.
+        strays: Directories that are not partitions of the topics in their names.
     """
 
     topics: dict[str, TopicInfo]
     notes: list[str]
     deleted: dict[str, uuid.UUID | None]
     leftovers: list[TopicPartition]
+    strays: list[TopicPartition]
 
 
 def find_all(
@@ -288,11 +294,20 @@ def find_all(
         files, (f"{directory}/{partition}/{PARTITION_METADATA_FILE}" for partition in partitions)
     )
     leftovers = _take_leftovers(files, directory, text, present)
+    strays = []
+    for name, entry in entries.items():
+        strays += _take_strays(files, directory, name, entry, present)
+    notes += [
+        f"{directory}/{partition_dir_name(stray)} is ignored: topic {stray.topic} has"
+        f" {plural(entries[stray.topic].partitions, 'partition')}, and this directory belongs to"
+        " another topic or has no records"
+        for stray in sorted(strays)
+    ]
     for name in sorted(entries.keys() | present.keys()):
         ids = _read_ids(files, directory, name, present[name], notes)
         config = _config_of(directory, name, entries.get(name), defaults)
         topics[name] = _merge(name, entries.get(name), present[name], ids, config, notes)
-    return RegistryContents(topics, notes, text.deleted, leftovers)
+    return RegistryContents(topics, notes, text.deleted, leftovers, strays)
 
 
 def give_ids(
@@ -352,6 +367,46 @@ def _take_leftovers(
                 partition.partition for partition in partitions if partition not in stale
             )
     return sorted(leftovers)
+
+
+def _take_strays(
+    files: FileSystem,
+    directory: str,
+    name: str,
+    entry: TopicEntry,
+    present: dict[str, tuple[int, ...]],
+) -> list[TopicPartition]:
+    """Remove the strays of a topic (see the module's docstring) from `present`; return them."""
+    numbers = present[name]
+    if not numbers or numbers[-1] < entry.partitions:
+        return []
+    listed = [number for number in numbers if number < entry.partitions]
+    topic_ids = {entry.topic_id, *_read_ids(files, directory, name, listed, [])}
+    strays = [
+        TopicPartition(name, number)
+        for number in numbers[len(listed) :]
+        if _is_stray(files, directory, TopicPartition(name, number), topic_ids)
+    ]
+    taken = {stray.partition for stray in strays}
+    present[name] = tuple(number for number in numbers if number not in taken)
+    return strays
+
+
+def _is_stray(
+    files: FileSystem, directory: str, partition: TopicPartition, topic_ids: Set[uuid.UUID]
+) -> bool:
+    topic_id = _read_id(files, directory, partition, [])
+    if topic_id is not None:
+        return topic_id not in topic_ids
+    path = posixpath.join(directory, partition_dir_name(partition))
+    try:
+        return not any(
+            item.name.endswith(LOG_SUFFIX) and files.stat(f"{path}/{item.name}").size
+            for item in files.list_dir(path)
+            if not item.is_dir
+        )
+    except FileNotFoundError:  # another process has removed or renamed it
+        return True
 
 
 def find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple[int, ...]]:
@@ -505,6 +560,7 @@ class TopicRegistry:
         self._defaults = dict(defaults or {})
         read = find_all(files, directory, self._defaults)
         self._topics, self.notes, self.leftovers = read.topics, read.notes, read.leftovers
+        self._strays = read.strays
         # `_deleted`: ids of deleted topics whose directories may still have their old names.
         # `_is_stale`: whether the file lists deleted topics.
         self._deleted, self._is_stale = read.deleted, bool(read.deleted)
@@ -705,7 +761,18 @@ class TopicRegistry:
             raise InvalidPartitions(
                 f"topic {name} already has {plural(info.partitions, 'partition')}"
             )
+        for stray in self._strays:
+            if stray.topic == name and stray.partition < partitions:
+                self._ensure_ours(stray, info)
         return replace(info, partitions=partitions)
+
+    def _ensure_ours(self, stray: TopicPartition, info: TopicInfo) -> None:
+        topic_id = _read_id(self._files, self._directory, stray, [])
+        if topic_id not in (None, info.topic_id):
+            raise InvalidPartitions(
+                f"{self._directory}/{partition_dir_name(stray)} has another topic id than topic"
+                f" {info.name}; move it out of the directory of topics first"
+            )
 
     def _save_topics(
         self, infos: Sequence[TopicInfo], make: Make | None

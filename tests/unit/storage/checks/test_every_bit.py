@@ -39,7 +39,7 @@ def partition() -> CheckedPartition:
     found = look(env)
     assert counting(found) == [], found
     copied = BytesFileSystem.copy_of(env.files, PATH)
-    check = DirectoryCheck(copied, PATH)  # type: ignore[arg-type] # it is only read
+    check = DirectoryCheck(copied, PATH, clock=env.clock)  # type: ignore[arg-type] # it is only read
     check.load()
     return check.partitions[TopicPartition("t", 0)]
 

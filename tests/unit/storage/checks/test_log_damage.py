@@ -272,7 +272,7 @@ def test_a_partition_that_cannot_be_read_is_not_called_sound(env: SeededEnv) -> 
             copied.contents[name.replace("t-0", "t-1")] = copied.contents[name]
     copied.failing = f"{PARTITION}/{FIRST}"
     del copied.contents[f"{PATH}/t-1/{0:020d}.index"]
-    check = DirectoryCheck(copied, PATH)  # type: ignore[arg-type] # it is only read
+    check = DirectoryCheck(copied, PATH, clock=env.clock)  # type: ignore[arg-type] # it is only read
     found = [*check.load(), *check.findings()]
     assert [failure.path for failure in check.unseen] == [PARTITION]
     assert any(finding.path == f"{PATH}/t-1/{0:020d}.index" for finding in found)
@@ -287,7 +287,8 @@ def test_the_kernel_and_the_plain_pass_find_the_same_damage(env: SeededEnv, seed
     data[61 + seed * 5 % (batch.size_bytes - 61)] ^= 1 << seed % 8
     seal(data, 0)
     change(env, 0, bytes(data))
-    check = DirectoryCheck(BytesFileSystem.copy_of(env.files, PATH), PATH)  # type: ignore[arg-type] # it is only read
+    copied = BytesFileSystem.copy_of(env.files, PATH)
+    check = DirectoryCheck(copied, PATH, clock=env.clock)  # type: ignore[arg-type] # it is only read
     plain = [*check.load(), *check.findings()]
     check.options = CheckOptions(body_check=check_body)
     by_kernel = list(check.findings())
@@ -300,7 +301,7 @@ def test_a_log_deleted_during_its_check_is_no_damage(env: SeededEnv) -> None:
     batch = batches_in(env)[0]
     # When the check reports this damage, the loop below deletes the log of a later segment.
     change(env, batch.at + 21, b"\xff")
-    check = DirectoryCheck(env.files, PATH)
+    check = DirectoryCheck(env.files, PATH, clock=env.clock)
     findings = [*check.load()]
     path = f"{PARTITION}/{60:020d}.log"
     for finding in check.findings():
@@ -317,7 +318,7 @@ def test_an_index_of_a_log_that_was_damaged_since_the_check_is_left(env: SeededE
     name = f"{0:020d}.index"
     change(env, 9, b"\xee", name)
     before = read(env, name)
-    check = DirectoryCheck(env.files, PATH)
+    check = DirectoryCheck(env.files, PATH, clock=env.clock)
     findings = [*check.load(), *check.findings()]
     change(env, batches_in(env)[1].at, bytes(40))
     notes = repair(env, check, findings)

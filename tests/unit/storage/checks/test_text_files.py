@@ -198,7 +198,7 @@ def test_a_fifo_in_the_place_of_a_file_is_named_and_not_waited_for(
         copied.write_bytes(content)
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
-    check = DirectoryCheck(OsFileSystem(), str(tmp_path))
+    check = DirectoryCheck(OsFileSystem(), str(tmp_path), clock=env.clock)
     found = [*check.load(), *check.findings()]
     damages = [each.damage for each in found if each.path == f"{tmp_path}/{name}"]
     assert any("a FIFO, where a regular file is expected" in damage for damage in damages)

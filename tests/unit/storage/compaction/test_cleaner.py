@@ -404,10 +404,10 @@ def test_a_repair_of_an_index_keeps_the_loss_of_append_times() -> None:
     path = f"{DIRECTORY}/{1:020}.appendtime"
     env.files.remove(path)
     write_atomically(env.files, f"{DIRECTORY}/{1:020}.timeindex", b"x" * 12)
-    check = DirectoryCheck(env.files, ROOT)
+    check = DirectoryCheck(env.files, ROOT, clock=env.clock)
     found = [*check.load(), *check.findings()]
     assert repair(env, check, found) == []
-    check = DirectoryCheck(env.files, ROOT)
+    check = DirectoryCheck(env.files, ROOT, clock=env.clock)
     assert path in [one.path for one in [*check.load(), *check.findings()]]
     with (
         open_dir(env) as log_dir,
