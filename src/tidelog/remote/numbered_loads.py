@@ -61,8 +61,8 @@ def load_once(
         InvalidRequest: The source has fewer rows than were already loaded from it; nothing was
             appended.
         NotAuthorized, ClusterFailure, TidelogError: See `RemoteDirectory.append`. The transaction
-            of the failed rows is aborted. A note of the error states how many rows earlier
-            transactions of this call have appended.
+            of the failed rows is aborted. A note of the error states the number of rows
+            that earlier transactions of this call have appended.
     """
     check_source(source)
     producer = cluster.producer(

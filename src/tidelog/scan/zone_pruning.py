@@ -141,7 +141,10 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
 
 
 def _with_last_time(start_ms: int, end_ms: int) -> tuple[int, int]:
-    """Return the range; the end INT64_MAX means no end, so it includes the largest time."""
+    """Return the range; an end of INT64_MAX, which means no end, is raised by 1.
+
+    So the range includes the largest time.
+    """
     return start_ms, end_ms + (end_ms == INT64_MAX)
 
 

@@ -64,8 +64,8 @@ READ_OPTIONS: Final = {
     "asOf": "with table: as of this time, inclusive; default: all records",
     "inexact": "with table, if compaction or retention has removed records of the requested time:"
     " refuse the read, or mark (build the table from the remaining records)",
-    "keyAs": "type of keys, and of the column: bytes, string, int32, int64, double, uuid or json",
-    "valueAs": "type of values, and of the column, as for keyAs",
+    "keyAs": "type of the keys and of the column key: bytes, string, int32, int64, double, uuid or json",
+    "valueAs": "type of the values and of the column value, as for keyAs",
     "mode": "failfast (an invalid cell is an error) or permissive (it is null, and _corrupt_record"
     " has the reason)",
     "includeHeaders": "true: add the column headers",

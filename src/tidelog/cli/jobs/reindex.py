@@ -99,7 +99,7 @@ def reindex(surroundings: Surroundings, request: Request, options: ReindexOption
     Takes the directory's lock. A directory of Apache Kafka or in an object store is never changed;
     --zone-cache names a folder into which its zone maps are written instead.
 
-    Exit code, as of `tidelog doctor`: 0 sound, 1 findings, 2 not everything could be checked.
+    Exit code, as for `tidelog doctor`: 0 sound, 1 findings, 2 not everything could be checked.
     """
     needs_spark()
     from tidelog.jobs.reindex.job import check_arguments, run

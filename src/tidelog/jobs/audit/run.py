@@ -360,7 +360,7 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
         if not damaged:
             break
         were = verb(len(damaged), "was", "were")
-        notes.append(f"{plural(len(damaged), 'file')} in {work.folder} {were} damaged, and rebuilt")
+        notes.append(f"{plural(len(damaged), 'file')} in {work.folder} {were} damaged and rebuilt")
         whole = (run for run in state.runs if damaged.isdisjoint(run.files))
         state = replace(state, runs=tuple(whole))
     else:
