@@ -64,7 +64,8 @@ READ_OPTIONS: Final = {
     "asOf": "with table: as of this time, inclusive; default: all records",
     "inexact": "with table, if compaction or retention has removed records of the requested time:"
     " refuse the read, or mark (build the table from the remaining records)",
-    "keyAs": "type of the keys and of the column key: bytes, string, int32, int64, double, uuid or json",
+    "keyAs": "type of the keys and of the column key: bytes, string, int32, int64, double, uuid or"
+    " json",
     "valueAs": "type of the values and of the column value, as for keyAs",
     "mode": "failfast (an invalid cell is an error) or permissive (it is null, and _corrupt_record"
     " has the reason)",

@@ -109,8 +109,8 @@ class AuditOptions(TypedDict, total=False):
     history: Annotated[
         bool | None,
         Option(
-            "Compare all records of each key, not only its last record. Default: yes for a topic that"
-            " is not compacted, unless only one of the two sides overwrites create times.",
+            "Compare all records of each key, not only its last record. Default: yes for a topic"
+            " that is not compacted, unless only one of the two sides overwrites create times.",
             "--history/--no-history",
         ),
     ]
