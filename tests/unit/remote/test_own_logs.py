@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
+from tests.worlds.directories.logs import end, transact
 
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
@@ -17,7 +18,7 @@ from tidelog.remote.view import Committed, Count
 from tidelog.storage import files
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.types import ClockName, NewRecord, TopicPartition
+from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
 
 GROUP = "planes"
 NOW = 1_700_000_000_000
@@ -87,6 +88,36 @@ def test_counts_segments_in_part_and_the_last_one_by_headers(tmp_path: Path) -> 
         own = OwnLogs(directory, cluster_of(directory, 0))
         for start, end in [(0, 30), (3, 30), (3, 17), (10, 20), (12, 14), (15, 29)]:
             assert own.count(FLIGHTS_0, start, end) == Count(end - start, is_exact=True)
+
+
+@pytest.mark.parametrize("has_zones", [False, True])
+@pytest.mark.parametrize(
+    ("isolation", "expected"),
+    [
+        (IsolationLevel.READ_UNCOMMITTED, [5, 2, 3]),
+        (IsolationLevel.READ_COMMITTED, [3, 2, 1]),
+    ],
+)
+def test_markers_are_no_records_and_aborted_records_count_only_if_they_are_read(
+    tmp_path: Path, isolation: IsolationLevel, expected: list[int], *, has_zones: bool
+) -> None:
+    """Offsets: 0 and 1 committed, 2 the marker, 3 and 4 aborted, 5 the marker, 6 plain."""
+    write(tmp_path)
+    with Directory.open(str(tmp_path), writable=True) as directory:
+        log = directory.log("flights", 0)
+        transact(log, 7, count=2)
+        end(log, 7, commit=True)
+        transact(log, 7, sequence=2, count=2)
+        end(log, 7, commit=False)
+        directory.append("flights", [NewRecord(value=b"v", timestamp=NOW)], partition=0)
+        if has_zones:
+            log.roll()
+            zone_map_files.build_missing(log.segments)
+    with Directory.open(str(tmp_path)) as directory:
+        own = OwnLogs(directory, cluster_of(directory, 0))
+        ranges = [(0, 7), (0, 3), (2, 7)]
+        counts = [own.count(FLIGHTS_0, *each, isolation) for each in ranges]
+        assert counts == [Count(number, is_exact=True) for number in expected]
 
 
 def test_offsets_after_the_directorys_end_are_an_upper_bound(tmp_path: Path) -> None:

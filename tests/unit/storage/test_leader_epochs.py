@@ -1,11 +1,15 @@
 """Leader epochs: Kafka's rules for assignment, truncation and lookup."""
 
+from pathlib import Path
+
 import pytest
 from tests.worlds.directories.logs import new_log, path_of, put, reopen, write
 
+from tidelog.env import os_env
 from tidelog.errors import CorruptFile, InvalidRequest
 from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE
-from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.storage.log.leader_epochs import LeaderEpochs, read_next_epoch
+from tidelog.types import NO_LEADER_EPOCH
 
 ENTRIES = ((2, 0), (4, 10), (7, 25))
 
@@ -19,6 +23,18 @@ def test_the_newest_epoch_again_changes_nothing() -> None:
     assert not known.assign(7, 25)
     assert not known.assign(7, 99)
     assert known.entries == ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [(None, 0), (b"0\n0\n", 0), (b"0\n2\n1 0\n3 7\n", 4), (b"0\n2\n3 7\n", NO_LEADER_EPOCH)],
+)
+def test_the_next_epoch_of_a_partition_that_is_not_open(
+    tmp_path: Path, data: bytes | None, expected: int
+) -> None:
+    if data is not None:
+        (tmp_path / LEADER_EPOCH_CHECKPOINT_FILE).write_bytes(data)
+    assert read_next_epoch(os_env().files, str(tmp_path)) == expected
 
 
 def test_a_newer_epoch_is_added() -> None:
