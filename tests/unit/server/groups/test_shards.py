@@ -17,21 +17,26 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.env import Env, ManualClock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
-from tidelog.protocol.messages import HEARTBEAT, OFFSET_COMMIT
-from tidelog.protocol.messages.classic_groups import HeartbeatRequest
+from tidelog.protocol.messages import HEARTBEAT, JOIN_GROUP, OFFSET_COMMIT
+from tidelog.protocol.messages.classic_groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+)
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tidelog.protocol.messages.shared import GroupProtocol
 from tidelog.protocol.requests import ClientConnection
-from tidelog.server.api.classic_groups import heartbeat
+from tidelog.server.api.classic_groups import heartbeat, join_group
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.dispatch import answer
 from tidelog.server.api.handlers import import_coordinators
 from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.broker import open_node
 from tidelog.server.coordinator.state_topic import RETRY_MS, KeyValue
+from tidelog.server.groups.classic_group import ClassicGroup
 from tidelog.server.groups.coordinator import GroupCoordinator
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
@@ -140,6 +145,27 @@ async def test_heartbeats_succeed_while_the_group_is_loaded(tmp_path: Path) -> N
         assert heartbeat(context, beat).error_code == ErrorCode.NONE
         await until_loaded(node.groups)
         assert heartbeat(context, beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@on_a_loop
+async def test_version_0_of_join_group_has_no_rebalance_timeout_of_its_own(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.groups.topic.ensure_topic()
+        for version, timeout_ms, expected_ms in ((0, -1, 10_000), (1, 60_000, 60_000)):
+            name = f"group {version}"
+            request = JoinGroupRequest(
+                group_id=name,
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=timeout_ms,
+                member_id="",
+                protocol_type="consumer",
+                protocols=[GroupProtocol(name="range", metadata=b"")],
+            )
+            join_group(RequestContext(node, JOIN_GROUP, version, "t", ClientInfo(1, "a")), request)
+            group = node.groups.find(name)
+            assert isinstance(group, ClassicGroup)
+            (member,) = group.members.values()
+            assert member.rebalance_timeout_ms == expected_ms
 
 
 @on_a_loop
