@@ -164,6 +164,6 @@ def _unescaped(text: str) -> str:
             raise ValueError(r"\u must be followed by four hexadecimal digits")
         return _CONTROLS.get(match[2], match[2])
 
-    # Java's characters have 16 bits: two escapes may form one character.
+    # As in Java, an escape is a UTF-16 code unit of 16 bits, so two escapes may form one character.
     unescaped = _ESCAPE.sub(plain, text)
     return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,6 +1,7 @@
 """Types of settings' values, and `ConfigKey`, which describes one setting.
 
-A type parses, prints and describes the values of a setting.
+A type (`ValueKind`) parses the text of a setting and describes the valid values. `text_of` formats
+the values of all types.
 
 Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, and words are
 case-sensitive where Kafka's are. Values that Kafka accepts although they have no meaning (`NaN` as
@@ -386,8 +387,9 @@ LOAD_FACTOR: Final = decimal(
     "a number above 0, at most 0.9", lambda value: 0 < value <= LOAD_FACTOR_MAX
 )
 
-# With a factor below the minimum, cleaning would never end. With a factor above the maximum,
-# segments would be rewritten only because of their age.
+# A factor near 1 leaves no room for garbage or for errors of the estimated live size, so a cleaning
+# would always be due. With a factor above the maximum, segments would be rewritten only because of
+# their age.
 SPACE_FACTOR_MIN: Final = 1.1
 SPACE_FACTOR_MAX: Final = 100.0
 

@@ -700,7 +700,7 @@ class _WriteCode(Source):
     # -- tagged fields
 
     def _tags(self, fields: list[Field], value: str) -> None:
-        """Append the tagged fields that differ from their defaults, by ascending tag."""
+        """Append lines that write the tagged fields with values other than the defaults, by tag."""
         if not fields:
             self._put("x", "")
             return

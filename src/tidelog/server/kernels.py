@@ -96,7 +96,7 @@ def drop_clean_pages(paths: Iterable[str]) -> int:
     the system has no `madvise` or no `/proc/self/smaps`.
 
     Returns:
-        Bytes of address space that were dropped.
+        Size of the dropped address ranges, in bytes.
     """
     try:
         advise = ctypes.CDLL(None).madvise

@@ -29,8 +29,9 @@ GROUP_KEY_TYPE: Final = 0
 
 @message
 class FindCoordinatorRequest:
-    """Request for the coordinators of groups (key type 0) or transactional ids (1).
+    """Request for coordinators: of groups (key type 0), transactional ids or share partitions.
 
+    Key type 1 means transactional ids. From version 6, key type 2 means share partitions.
     The request has one key up to version 3, several keys from version 4.
     """
 

@@ -770,8 +770,9 @@ def _split_alterations(
     """Return the resources that the client may alter, and the responses to denied resources.
 
     In Kafka, brokers validate a request before the controller checks rights. So even a client
-    without rights gets the error for an invalid change, not the authorization error. For a topic or
-    group, only duplicate settings and null values are reported in this way.
+    without rights gets the error for an invalid change, not the authorization error. The validation
+    finds resources that are named twice and types that are not in `kinds`. In the changes of a
+    topic or group, it finds only duplicate settings and null values.
     """
     names, node, rows = _count_names(resources), access.context.node, []
     allowed, denied = _split(access, resources, Operation.ALTER_CONFIGS)

@@ -329,9 +329,10 @@ FETCH_ROWS: Final = RowFunctions(Operation.READ, _may_repeat, _answer_rows)
 
 
 def _refused(version: int, request: FetchRequest) -> FetchResponse:
-    """Return the response to a request with an unknown isolation level, as Kafka's node does.
+    """Return the response to a request with an unknown isolation level.
 
-    Before version 13, each partition also has the error.
+    As in Kafka, the response has the error UNKNOWN_SERVER_ERROR. Before version 13, each partition
+    also has this error.
     """
     topics = request.topics if version < BY_ID_SINCE else ()
     return FetchResponse(
@@ -444,8 +445,8 @@ PARTITIONS_MAX: Final = 30_000
 
 _SLICE: Final = 100
 
-# Approximate size in bytes of a partition in the response, without its records. Quotas are charged
-# by this size.
+# Approximate size in bytes of a partition in the response, without its records. For each partition,
+# a long Fetch charges this size and the size of the records to the client's quota.
 _PARTITION_BYTES: Final = 40
 
 

@@ -170,7 +170,8 @@ class Node(Services):
     def logins(self) -> Work:
         """Threads that check credentials.
 
-        Hashing takes milliseconds, so clients without credentials must not delay reads.
+        A check takes milliseconds. In the threads for reads, clients without valid credentials
+        could delay the reads of other clients.
         """
         work = Work()
         self.closers.append(work.close)

@@ -2,8 +2,8 @@
 
 The acknowledgements in a ShareFetch are processed before the member acquires more records. A
 member's ShareFetch and ShareAcknowledge requests belong to the same share session. Each fetch of a
-session begins with another partition than the fetch before. A fetch waits until there are enough
-records for a response, or until its wait time is over. Then it acquires records. At most one fetch
+session begins with a different partition, in turn. A fetch waits until there are enough records for
+a response, or until its wait time is over. Then it acquires records. At most one fetch
 reads a share partition at a time. Other fetches of the partition wait until this fetch has
 finished, and are woken one after the other (`shares.open_partition`). A woken fetch reads only the
 partition that woke it. Exception: a fetch that needs more than one byte reads all its partitions.
@@ -281,7 +281,7 @@ class ShareFetching:
     async def _open(
         self, named: Sequence[SharedPartition], *, may_stop: bool = True
     ) -> Sequence[SharedPartition]:
-        """Open partitions until a newly opened partition has records.
+        """Open partitions until a newly opened partition may have enough records for a response.
 
         Stopping there lets a new group get its first records as soon as one partition is open, as
         in Kafka.

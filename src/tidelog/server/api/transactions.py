@@ -398,7 +398,10 @@ async def _write(node: Node, marker: WritableTxnMarker) -> Mapping[TopicPartitio
 
 
 def _refusal_of(marker: WritableTxnMarker) -> ErrorCode:
-    """Return the error for an epoch or id that no producer has; a log must not contain it."""
+    """Return the error for a negative producer epoch or id, NONE if both are valid.
+
+    A marker with a negative epoch or id must not be written to a log.
+    """
     if marker.producer_epoch < 0:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return ErrorCode.INVALID_PRODUCER_ID_MAPPING if marker.producer_id < 0 else ErrorCode.NONE

@@ -295,7 +295,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
     def guard(
         self, group_id: str, producer: tuple[int, int], *, raises_epochs: bool
     ) -> GuardedPartition:
-        """Return the group's partition, and its guard for the time of the verification."""
+        """Return the group's partition, and its guard while the transaction is verified."""
         number = self.number_of(group_id)
         name = TopicPartition(OFFSETS_TOPIC, number)
         partition = self.partition(number)

@@ -150,7 +150,10 @@ class Control:
         return {}
 
     async def _accept_clock(self, _: Mapping[str, object]) -> _Result:
-        """Open all partitions, and accept a clock jump, so that appends can continue."""
+        """Accept the wall clock as it is now, so that appends can continue after a clock jump.
+
+        All partitions are opened first, because the latest append time of all logs is stored.
+        """
         log_dir = self._node.log_dir
         names = [name for topic in self._node.topics.all() for name in log_dir.partitions(topic)]
         await self._open(names)

@@ -36,7 +36,7 @@ NEVER_MS: Final = INT64_MAX
 class LogManager:
     """Periodic tasks, from `start` to `stop`. Used only in the event loop's thread.
 
-    The timers end with the broker, after `stop`.
+    `stop` does not cancel the timers. They end together with the broker.
     """
 
     def __init__(self, node: Node) -> None:

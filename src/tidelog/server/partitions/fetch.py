@@ -580,7 +580,8 @@ class Reading:
             size_bytes = self.size_bytes
             bytes_left = order.max_bytes - size_bytes
             if bytes_left < 0 < at:
-                # A limit below 0 would mean that the request's own limit is negative.
+                # The partitions before this one have exceeded the limit. `prepare` refuses a
+                # partition with a limit below 0, which only the request itself may cause.
                 bytes_left = 0
             limits = read.prepare(order, bytes_left, is_whole and not size_bytes)
             if limits is not None:

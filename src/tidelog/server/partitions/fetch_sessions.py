@@ -143,7 +143,10 @@ class Fetching:
         return reads
 
     def empty_response(self) -> SessionResponse:
-        """Return a response without partitions. It does not begin a session, but continues one."""
+        """Return a response without partitions.
+
+        The response never begins a session. If the request continues a session, the session stays.
+        """
         return self.respond((), 0)
 
 
@@ -251,7 +254,8 @@ class FetchSessions:
         session.update(request.partitions, request.forgotten)
         has_grown = len(session.partitions) > count
         is_large = len(session.partitions) > SESSION_PARTITIONS_MAX
-        # Counting the partitions of all sessions takes time, so only larger sessions are counted.
+        # Counting the partitions of all sessions takes time, so they are counted only if this
+        # session has grown.
         is_too_much = has_grown and (is_large or not self._has_room_for(0))
         del self._sessions[session.session_id]
         if is_too_much:  # the client then begins again, without a session

@@ -24,8 +24,9 @@ PROBE_BYTES: Final = 256 << 10
 PROBE_RARELY_BYTES: Final = 1 << 20
 _NOT_PROBED: Final = -1
 
-# Minimum size of a `FilePiece`, in bytes. Smaller ranges are read into memory at once. Writers join
-# buffers up to a certain size; the minimum must be at least that size.
+# Minimum size of a `FilePiece`, in bytes. Smaller ranges are read into memory at once. The minimum
+# must not be below `COPIED_BELOW` (`protocol.row_templates`) or `COPY_LIMIT_BYTES`
+# (`protocol.wire`): encoders copy buffers below these sizes, but can't copy a `FilePiece`.
 PIECE_MIN_BYTES: Final = 16 << 10
 
 

@@ -105,7 +105,7 @@ def _find_special(log: Log, time_ms: int, end: int) -> Match:
     if time_ms == LATEST_TIERED_TIMESTAMP:
         rows = log.tier.record.manifest.segments
         end_offset = rows[-1].end_offset if rows else 0
-        # Rows below the log start stay if offsets after them are lost.
+        # The manifest keeps rows below the log start if offsets after these rows are lost.
         return _at(log, end_offset - 1) if end_offset > log.log_start_offset else None
     return _visible(_at(log, max(log.tier.end_offset, log.log_start_offset)), end)
 

@@ -1,7 +1,7 @@
 """Counters of the running broker, cheap enough for every request.
 
 `Counters` is used only in the event loop's thread, so its plain numbers need no locks.
-`metrics.exposition` reads it at a scrape.
+`metrics.exposition` reads the counters at a scrape.
 """
 
 from bisect import bisect_left

@@ -233,9 +233,10 @@ class SharePartition:
         return self.start, self.end, self.fetch_offset
 
     def acquirable_end(self, records_max: int) -> int:
-        """Return the end, exclusive, of the read that acquires this number of records.
+        """Return the exclusive end of the shortest read that could acquire `records_max` records.
 
-        The result is valid only if the first batch that is read begins at or before `end`.
+        The read begins at `fetch_offset`. If fewer records may be acquired, the read is shorter.
+        The result is valid only if the first batch of the read begins at or before offset `end`.
         """
         remaining = self._records_max(self.fetch_offset, records_max)
         for run in self._runs:

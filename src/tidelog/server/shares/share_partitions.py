@@ -137,7 +137,8 @@ class ShareSession:
     def rotated(self, epoch: int) -> list[SharedPartition]:
         """Return the session's partitions, rotated by the epoch.
 
-        As the epoch increases with each request, each request begins with another partition.
+        The epoch increases with each request, so each request begins with a different partition, in
+        turn.
         """
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0

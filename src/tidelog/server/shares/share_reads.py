@@ -89,8 +89,9 @@ class Part:
 
     Attributes:
         offset: Offset at which the part begins.
-        acquirable_end: Offset after the last offset that can be acquired; valid only if the first
-            batch begins at or before `delivered_end`.
+        acquirable_end: Offset after the last offset that can be acquired, for a first batch that
+            begins at or before `delivered_end`. For a later first batch, `_acquirable` increases
+            it.
         delivered_end: Offset after the last offset that was ever delivered.
         max_bytes: Maximum size. The first batch is returned whole even if it is larger.
     """
