@@ -36,8 +36,9 @@ from tidelog.server.api.modern_groups import consumer_group_describe, share_grou
 from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.table import guard_of
 from tidelog.server.broker import open_node
+from tidelog.server.groups.requests import HeartbeatRequest
 
-node = node_fixture()
+node = node_fixture({"group.consumer.assignment.interval.ms": "0"})
 
 
 def test_a_group_that_does_not_exist_has_no_operations(node: Node) -> None:
@@ -64,6 +65,41 @@ def test_a_group_that_does_not_exist_has_no_operations(node: Node) -> None:
             assert group.authorized_operations == NO_OPERATIONS
 
     asyncio.run(story())
+
+
+def test_a_member_has_the_partitions_that_it_still_has_to_revoke(node: Node) -> None:
+    async def story() -> list[tuple[str, list[int], list[int]]]:
+        node.log_dir.create_topic("routes", partitions=2)
+        await node.groups.topic.ensure_topic()
+        first = HeartbeatRequest(
+            group_id="g",
+            member_id="A",
+            rebalance_timeout_ms=60_000,
+            topics=frozenset({"routes"}),
+            owned={},
+        )
+        beat = node.groups.heartbeats.heartbeat
+        joined = await beat(first)
+        await beat(first._replace(member_id="B"))
+        await beat(first._replace(epoch=joined.epoch, owned=joined.assignment))
+        response = await consumer_group_describe(
+            RequestContext(node, CONSUMER_GROUP_DESCRIBE, 1, None, ClientInfo(1, "here")),
+            ConsumerGroupDescribeRequest(group_ids=["g"]),
+        )
+        assert isinstance(response, ConsumerGroupDescribeResponse)
+        return [
+            (
+                member.member_id,
+                [n for part in member.assignment.topic_partitions for n in part.partitions],
+                [n for part in member.target_assignment.topic_partitions for n in part.partitions],
+            )
+            for member in response.groups[0].members
+        ]
+
+    (_, has, keeps), (_, nothing, gets) = sorted(asyncio.run(story()))
+    assert (has, nothing) == ([0, 1], [])
+    assert sorted(keeps + gets) == [0, 1]
+    assert len(keeps) == 1
 
 
 @pytest.mark.parametrize(
