@@ -109,12 +109,14 @@ def follow(surroundings: Surroundings, options: StandbyOptions) -> ExitCode:
     from the copy. Exit code 2: a partition has stalled; the reason is shown.
     """
     from tidelog.remote.broker_connection import connect_socket
+    from tidelog.server.logs import logging_to
     from tidelog.standby.follower import Seams
 
     stopped = threading.Event()
     connect = partial(connect_socket, is_stopped=stopped.is_set)
     seams = Seams(env=surroundings.env, connect=connect, pause=stopped.wait)
-    with stopped_by_signals(stopped, again_ends=False):
+    lines = logging_to(surroundings.stderr, "text", surroundings.env.clock)
+    with lines, stopped_by_signals(stopped, again_ends=False):
         try:
             return run(surroundings, options, seams=seams, stopped=stopped)
         except ClusterFailure as error:

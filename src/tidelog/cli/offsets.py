@@ -49,6 +49,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
 from tidelog.timespec.calendar import CalendarUnit
 from tidelog.types import (
+    INT64_MAX,
     NO_TIMESTAMP,
     ClockName,
     IsolationLevel,
@@ -287,16 +288,25 @@ def _matches(
     if options.at == LATEST:
         ends = directory.end_offsets(partitions, isolation=options.isolation)
         return {p: _bound(ends[p]) for p in partitions}
+    if time_ms is None and clock is ClockName.APPEND and partitions:
+        return _last_appended(directory, partitions)
     if time_ms is None:
-        if clock is ClockName.APPEND:
-            raise UsageProblem(
-                "--at max is only for --clock record; on the append clock the last record has the"
-                " largest time"
-            )
         largest = directory.max_timestamps(partitions)
         return {p: TimeMatch(largest[p], 0) for p in partitions}
     matches = directory.search_times(dict.fromkeys(partitions, time_ms), clock)
     return {p: matches[p] for p in partitions}
+
+
+def _last_appended(
+    directory: "Directory | RemoteDirectory", partitions: list[TopicPartition]
+) -> dict[TopicPartition, TimeMatch]:
+    """Return the first record with the largest append time of each partition of a topic."""
+    topic, last_ms = partitions[0].topic, dict.fromkeys(partitions, INT64_MAX)
+    for name, span in directory.time_spans(topic, clock=ClockName.APPEND).items():
+        if name in last_ms and span.last_ms is not None:
+            last_ms[name] = span.last_ms
+    matches = directory.search_times(last_ms, ClockName.APPEND)
+    return {name: matches[name] for name in partitions}
 
 
 def _bound(offset: int) -> TimeMatch:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import threading
 from dataclasses import dataclass, field, replace
 
@@ -234,3 +235,14 @@ class TestArguments:
             "hint: check that the leader is running and that HOST:PORT is its address" in result.err
         )
         assert not cli.data.exists()
+
+    def test_warnings_are_written_as_log_lines(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def warn(*_: object, **__: object) -> int:
+            logging.getLogger("tidelog.storage").warning("the clock jumped")
+            return 0
+
+        monkeypatch.setattr("tidelog.cli.follow.run", warn)
+        lines = cli.ok("follow", "127.0.0.1:1", "--once").err.splitlines()
+        assert [line.split(" ", 1)[1] for line in lines] == ["warning the clock jumped"]

@@ -76,10 +76,16 @@ def test_a_brokers_offsets_have_no_log_file(two: Cli) -> None:
     assert heading.split() == ["PARTITION", "OFFSET", "TIMESTAMP", "(UTC)"]
 
 
-def test_max_is_about_the_record_clock(two: Cli) -> None:
-    result = two.run("offsets", "flights", "--at", "max", "--clock", "append")
-    assert result.code == 3
-    assert "only for --clock record" in result.err
+@pytest.mark.parametrize("is_broker", [False, True])
+def test_max_on_the_append_clock_is_the_last_appended_record(two: Cli, is_broker: bool) -> None:
+    words = ("offsets", "flights", "--at", "max", "--clock", "append", "-o", "json")
+    if is_broker:
+        with tidelog.broker(str(two.data)) as broker:
+            result = two.ok(*words, "--bootstrap", broker.bootstrap_servers)
+    else:
+        result = two.ok(*words)
+    found = [(row["offset"], row["time_ms"]) for row in result.objects]
+    assert found == [(1, NOW + HOUR), (None, None)]
 
 
 def test_records_without_an_append_time_are_reported(two: Cli) -> None:
