@@ -200,9 +200,9 @@ def _bounds(
 ) -> tuple[tuple[int, int], bool] | None:
     """Return the range [a, b) of integers that a filter can match, and whether all of them match.
 
-    Returns None if the filter is of a type that gives no range, or if a constant has another type
-    than the column. A constant may be between two integers, so `floor` rounds it down and `ceil`
-    rounds it up. If a constant has another type than the column, both functions return None.
+    Returns None if the filter is of a type that gives no range, or if a constant's type is not the
+    column's type. A constant may be between two integers, so `floor` rounds it down and `ceil`
+    rounds it up. If a constant's type is not the column's type, both functions return None.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)
@@ -229,7 +229,7 @@ def _hull(
 ) -> tuple[tuple[int, int], bool] | None:
     """Return the range from the smallest to the largest value of an IN filter, marked as inexact.
 
-    Returns None if there are no values, or if a value has another type than the column.
+    Returns None if there are no values, or if a value's type is not the column's type.
     """
     lows = [floor(value) for value in one.value]
     highs = [ceil(value) for value in one.value]

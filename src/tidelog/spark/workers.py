@@ -174,8 +174,8 @@ def check_workers(spark: "SparkSession") -> None:
     """Run one small task to check the workers' Python. Later queries reuse the task's worker.
 
     Raises:
-        MissingDependency: The worker's Python lacks tidelog, has another version of tidelog, or is
-            of another version than the driver's Python.
+        MissingDependency: The worker's Python lacks tidelog, or the versions of tidelog or Python
+            on the worker and the driver differ.
     """
     from pyspark.errors import PySparkException
 

@@ -131,7 +131,7 @@ def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
         raise CorruptData(
             f"the offset map belongs to another mirror: the map's sources are {pairs}"
         )
-    # The user may give the names in another order than at the mirror's first start.
+    # The order of the names may differ from the order at the mirror's first start.
     sources = tuple(
         dataclasses.replace(
             source, topics={pair.topic: pair.target for pair in named if pair.source == number}

@@ -35,8 +35,8 @@ class ConsumerGroupHeartbeatRequest:
     """Heartbeat of a consumer group's member.
 
     With epoch 0 the member joins the group. With epoch -1 the member leaves the group. With epoch
-    -2 a static member leaves temporarily. A null field, or a rebalance timeout of -1, has not
-    changed since the last heartbeat.
+    -2 a static member leaves temporarily. Null in a field, or a rebalance timeout of -1, means that
+    the value has not changed since the last heartbeat.
     """
 
     group_id: str = wire(STRING)
@@ -134,8 +134,8 @@ class ConsumerGroupDescribeResponse(ThrottledResponse):
 class ShareGroupHeartbeatRequest:
     """Heartbeat of a share group's member.
 
-    With epoch 0 the member joins the group. With epoch -1 the member leaves the group. A null field
-    has not changed since the last heartbeat.
+    With epoch 0 the member joins the group. With epoch -1 the member leaves the group. Null in a
+    field means that the value has not changed since the last heartbeat.
     """
 
     group_id: str = wire(STRING)

@@ -97,7 +97,7 @@ class KeyTable:
         Args:
             rows: int64[n, FIELDS].
             start: Index of the first row to add.
-            across: Whether the rows are of another partition than the table's rows. If false, the
+            across: Whether the rows and the table's rows are of different partitions. If false, the
                 offsets of the rows must be higher than the offsets in the table.
         """
         self._state[key_rows.NEXT], self._state[key_rows.END] = start, len(rows)

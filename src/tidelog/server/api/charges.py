@@ -69,10 +69,10 @@ class Charges:
         self._produced = produced
 
     def worked(self, response: "Started") -> None:
-        """Stop the watch after the handler returned.
+        """Pause the measurement of loop time, because the handler has returned.
 
         If the response is still pending, a task computes it. In this case, if a quota of loop time
-        applies, the watch also measures the time of this task.
+        applies, the time of this task is also measured.
         """
         self._watch.pause()
         if isinstance(response, Reply) and self._time is not None:

@@ -10,7 +10,7 @@ guard. An API without a guard requires all rights on the cluster, unless the tab
 open to all clients.
 
 Invariants:
-- A guard never changes its request, because the request may be remembered and answered again.
+- A guard never changes its request, because a row template may be made from the request later.
 - A refused resource gets the same error code and text as in Kafka.
 
 Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, AuthHelper.

@@ -681,7 +681,7 @@ class _Partitions:
         self._topics = topics
 
     def __len__(self) -> int:
-        """Return the number of topics up to the last topic that still has partitions."""
+        """Return a number above 0 as long as partitions are left, for `LargeResponse.free`."""
         while self._topics and not self._topics[-1].partitions:
             self._topics.pop()
         return len(self._topics)

@@ -431,8 +431,8 @@ def init_producer_id(
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
     """Return a new producer id, or a transactional id's producer id with a new epoch.
 
-    A transactional id gets a new producer id if it is new, or if the epochs of its producer id are
-    used up.
+    A new transactional id gets a new producer id. An existing transactional id gets a new producer
+    id if the epochs of its producer id are used up.
     """
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return _refused(ErrorCode.INVALID_REQUEST)

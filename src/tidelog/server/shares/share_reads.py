@@ -187,7 +187,7 @@ def _hidden(
     aborted: "Sequence[AbortedTransaction]",
     source: SegmentBytes,
 ) -> list[tuple[int, int]]:
-    """Return the first and last offset of batches of aborted transactions."""
+    """Return the first and last offset of each batch that is part of an aborted transaction."""
     remaining = deque(sorted(aborted, key=lambda each: each.first_offset))
     producers: set[int] = set()
     hidden = []

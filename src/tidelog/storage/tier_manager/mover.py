@@ -624,7 +624,9 @@ def _cut(record: TierRecord, offset: int, now_ms: int) -> TierRecord:
 def record_of(log_dir: "DirectoryAccess", log: LogView, options: MoveOptions) -> TierRecord:
     """Return the partition's tier record; if there is none, create one.
 
-    Raises InvalidRequest if the topic's settings name no store, or another store than the record.
+    Raises InvalidRequest if the options or the topic's settings name a store that is not the store
+    of the record. Without a record, raises InvalidRequest if no store is named, the topic has no
+    id, or remote.storage.enable is false.
     """
     name = log.topic_partition
     configured_url = options.url or log.context.config.tidelog_tier_url
