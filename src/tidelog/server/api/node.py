@@ -251,7 +251,7 @@ class Node(Services):
         return config.topic_defaults
 
     async def _apply_settings(self, state: ClusterState) -> None:
-        """Apply a state of settings.
+        """Apply the settings and quotas of a cluster state.
 
         Raises:
             ConfigError: The state is invalid. Nothing was changed.

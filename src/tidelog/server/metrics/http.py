@@ -192,7 +192,7 @@ class MetricsServer:
         return 404, _PLAIN, b"unknown path; try /metrics, /healthz or /readyz\n"
 
     async def _scrape(self) -> tuple[int, str, bytes]:
-        """Return the metrics page, or 503 if too many scrapes wait. Scrapes run one at a time."""
+        """Return the metrics page, or 503 for too many scrapes. Scrapes run one at a time."""
         if self._scrapes >= SCRAPES_MAX:
             return 503, _PLAIN, b"too many scrapes are running or waiting\n"
         self._scrapes += 1

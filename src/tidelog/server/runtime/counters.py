@@ -111,7 +111,7 @@ class CleanerTally:
         self.ratios[name] = ratio
 
     def cleaned(self, report: "CleaningReport", now_ms: int) -> None:
-        """Clear the partition's failure. If the report has passes, also count the cleaning."""
+        """Clear the partition's failure. If the cleaning made any pass, also count it."""
         self.failing.pop(report.name, None)
         if not report.passes:
             return
