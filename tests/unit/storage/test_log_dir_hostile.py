@@ -16,7 +16,7 @@ from tests.worlds.directories.logs import (
     reopen,
 )
 
-from tidelog.errors import UnknownTopic
+from tidelog.errors import InvalidPartitions, UnknownTopic
 from tidelog.storage import text_files
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import ClockName, TopicPartition
@@ -118,6 +118,22 @@ class TestHostileContents:
         assert opened.partitions(TOPIC) == [
             T0
         ]  # an empty directory is no partition of a listed topic
+
+    def test_another_topics_partition_survives_a_deletion_and_is_not_served(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        directory.close()
+        stray = f"{PATH}/{TOPIC}-3"
+        env.files.make_dirs(stray)
+        text_files.write_partition_metadata(env.files, stray, uuid.UUID(int=2**99))
+        env.files.open(f"{stray}/{0:020}.log", create=True).close()
+        directory, _ = reopen(env)
+        directory.delete_topic(TOPIC)
+        assert env.files.exists(f"{stray}/{0:020}.log")
+        with pytest.raises(InvalidPartitions, match="t-3 has another topic id than topic t;"):
+            directory.create_topic(TOPIC, partitions=4)
+        assert directory.create_topic(TOPIC, partitions=3)
+        assert env.files.exists(f"{stray}/{0:020}.log")
 
     def test_another_topics_append_times_are_not_trusted(self) -> None:
         env, directory, log = new_log()

@@ -444,7 +444,10 @@ class DirectoryCheck:
         for name in filter(self.selection.takes, self._strays):
             path = f"{self.path}/{files.partition_dir_name(name)}"
             count = partitions_text(self._topics[name.topic].partitions)
-            if self._own_id(path) is None:
+            topic_id = self._own_id(path)
+            if topic_id == self._topics[name.topic].topic_id:
+                continue  # a broker has added the partition since `load` read the topics
+            if topic_id is None:
                 damage, remedy = "this directory has no records", "remove it"
             else:
                 damage = "this directory has another topic id"

@@ -197,7 +197,7 @@ class TopicAdmin:
 
     def remove_leftovers(self) -> None:
         """Remove directories of deleted topics that were not renamed, and forget these topics."""
-        deleted = self._registry.deleted - self._registry.topics.keys()
+        deleted = self._registry.deleted.keys() - self._registry.topics.keys()
         if deleted:
             for partition in self._registry.leftovers:
                 self._remove_tree(self._dirs.path(partition))
@@ -494,7 +494,7 @@ class TopicAdmin:
 
     def _delete_hidden(self, hidden: Collection[TopicInfo]) -> list[TopicPartition]:
         """Delete hidden topics, and return their partitions; on OSError, no topic is deleted."""
-        partitions = self._partition_dirs_of({info.name for info in hidden})
+        partitions = self._partition_dirs_of({info.name: info.topic_id for info in hidden})
         names = map(files.partition_dir_name, partitions)
         from tidelog.storage.tier.tier_record import note_partitions
 
@@ -536,17 +536,27 @@ class TopicAdmin:
             renamed.append(target)
             self._dirs.forget(partition)
 
-    def _partition_dirs_of(self, topics: Collection[str]) -> list[TopicPartition]:
-        """Return each partition of `topics` whose directory exists and was not renamed."""
+    def _partition_dirs_of(self, topics: Mapping[str, uuid.UUID | None]) -> list[TopicPartition]:
+        """Return the partitions whose directories exist and were not renamed, by topics' ids.
+
+        Strays with another topic's id are left out: their records are not the topic's.
+        """
         parsed = (files.parse_partition_dir(e.name) for e in self._fs.list_dir(self._path))
-        return sorted(p for p in parsed if p is not None and p.topic in topics)
+        return sorted(
+            name
+            for name in parsed
+            if name is not None
+            and name.topic in topics
+            and not self._registry.is_of_another(name, topics[name.topic])
+        )
 
     def _clear_names(self, names: Iterable[str]) -> None:
         """Rename and remove directories that deleted topics with these names have left.
 
         Raises StorageFailure if directories can't be renamed.
         """
-        stuck = set(names).intersection(self._registry.deleted)
+        deleted = self._registry.deleted
+        stuck = {name: deleted[name] for name in names if name in deleted}
         if not stuck:
             return
         for path in self._set_deleted_aside(stuck, self._partition_dirs_of(stuck)):
@@ -555,7 +565,7 @@ class TopicAdmin:
         self._ensure_free(stuck)
 
     def _ensure_free(self, names: Collection[str]) -> None:
-        stuck = sorted(self._registry.deleted & set(names))
+        stuck = sorted(self._registry.deleted.keys() & set(names))
         if stuck:
             what = f"{', '.join(stuck)}: deleted, but some directories can't be renamed"
             raise StorageFailure(self._path, "free names", what)

@@ -643,13 +643,14 @@ class TopicRegistry:
             given=texts,
             config=TopicConfig.parse(new.config, broker=self._defaults)[0],
         )
+        self._ensure_no_stray_among(info)
         names.take(new.name)
         return info, notes
 
     @property
-    def deleted(self) -> Set[str]:
-        """Names of deleted topics whose partition directories are possibly not renamed yet."""
-        return self._deleted.keys()
+    def deleted(self) -> Mapping[str, uuid.UUID | None]:
+        """Ids, by name, of deleted topics whose directories are possibly not renamed yet."""
+        return self._deleted
 
     def hide(self, names: Iterable[str]) -> list[TopicInfo]:
         """Hide topics, but keep them in the file. If this raises UnknownTopic, no topic is hidden.
@@ -761,18 +762,26 @@ class TopicRegistry:
             raise InvalidPartitions(
                 f"topic {name} already has {plural(info.partitions, 'partition')}"
             )
-        for stray in self._strays:
-            if stray.topic == name and stray.partition < partitions:
-                self._ensure_ours(stray, info)
-        return replace(info, partitions=partitions)
+        grown = replace(info, partitions=partitions)
+        self._ensure_no_stray_among(grown)
+        return grown
 
-    def _ensure_ours(self, stray: TopicPartition, info: TopicInfo) -> None:
-        topic_id = _read_id(self._files, self._directory, stray, [])
-        if topic_id not in (None, info.topic_id):
-            raise InvalidPartitions(
-                f"{self._directory}/{partition_dir_name(stray)} has another topic id than topic"
-                f" {info.name}; move it out of the directory of topics first"
-            )
+    def is_of_another(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
+        """Return whether a directory is a stray with another topic id than this one."""
+        if partition not in self._strays:
+            return False
+        own_id = _read_id(self._files, self._directory, partition, [])
+        return own_id not in (None, topic_id)
+
+    def _ensure_no_stray_among(self, info: TopicInfo) -> None:
+        """Raise InvalidPartitions if a partition's directory has another topic's id."""
+        for stray in self._strays:
+            is_among = stray.topic == info.name and stray.partition < info.partitions
+            if is_among and self.is_of_another(stray, info.topic_id):
+                raise InvalidPartitions(
+                    f"{self._directory}/{partition_dir_name(stray)} has another topic id than topic"
+                    f" {info.name}; move it out of the directory of topics first"
+                )
 
     def _save_topics(
         self, infos: Sequence[TopicInfo], make: Make | None

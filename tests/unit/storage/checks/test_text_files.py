@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from tests.faults import SeededEnv
@@ -12,6 +13,7 @@ from tidelog.env import OsFileSystem
 from tidelog.storage import files, log_files
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity
 from tidelog.storage.commits import Commit, Move, commit_path, encode_commit
+from tidelog.storage.text_files import write_partition_metadata
 
 
 def put(env: SeededEnv, path: str, content: bytes) -> None:
@@ -55,6 +57,36 @@ def test_primary_text_files_are_reported_and_left(
     mend(env)
     assert bytes(env.files.map(path)) == content
     assert any(says in finding.damage for finding in findings_of(env, path))
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "says"), [(None, "has no records"), (UUID(int=2**99), "has another topic id")]
+)
+def test_a_directory_beyond_the_partition_count_is_a_warning(
+    env: SeededEnv, topic_id: UUID | None, says: str
+) -> None:
+    path = f"{PATH}/t-3"
+    env.files.make_dirs(path)
+    if topic_id is not None:
+        write_partition_metadata(env.files, path, topic_id)
+    (finding,) = findings_of(env, path)
+    assert finding.severity is Severity.WARNING
+    assert finding.damage == f"topic t has only partition 0, and this directory {says}"
+
+
+def test_partitions_that_a_broker_adds_during_a_check_are_no_strays(env: SeededEnv) -> None:
+    class Grown(DirectoryCheck):
+        def _load_topics(self) -> list[Finding]:
+            findings = super()._load_topics()
+            env.files.make_dirs(f"{PATH}/t-1")
+            topic_id = self._topics["t"].topic_id
+            assert topic_id is not None
+            write_partition_metadata(env.files, f"{PATH}/t-1", topic_id)
+            return findings
+
+    check = Grown(env.files, PATH, clock=env.clock)
+    findings = [*check.load(), *check.findings()]
+    assert [finding for finding in findings if finding.path == f"{PATH}/t-1"] == []
 
 
 def test_a_commit_that_a_crash_left_is_a_warning_until_it_is_finished(env: SeededEnv) -> None:
