@@ -170,6 +170,7 @@ RUN: Final[Mapping[tuple[str, int], Setting]] = {
         _FLIGHTS + 'aws() { cp -r "$3" "${4#file://}"; }\n',
         {"s3://bucket/logs": "file://$PWD/store", "/data/logs": "data"},
     ),
+    ("ranges.md", 1): Setting(_FLIGHTS),
     ("security.md", 2): Setting(),
     ("serve.md", 1): Setting(_SERVE),
     ("serve.md", 3): Setting(),
