@@ -86,6 +86,8 @@ def check_bootstrap(bootstrap: object) -> None:
 
 
 def _check_server(server: str) -> None:
+    if server.startswith("kafka://"):  # librdkafka would wait for brokers
+        raise ConfigError("bootstrap", repr(server), "give HOST:PORT, without kafka://")
     host, _, port = server.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= PORT_MAX
     if not host or not is_port:

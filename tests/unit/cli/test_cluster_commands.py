@@ -529,6 +529,7 @@ def test_partitions_of_one_topic_alone(desk: Desk) -> None:
     [
         (("-b", ""), "bootstrap='': give HOST:PORT"),
         (("-b", "127.0.0.1:abc"), "bootstrap='127.0.0.1:abc': give HOST:PORT"),
+        (("-b", "kafka://b:1"), "bootstrap='kafka://b:1': give HOST:PORT, without kafka://"),
         (("-b", "h:1", "--timeout", "2h"), "timeout=7200.0 s: give a timeout from 0.001 to 3600"),
         (("-b", "h:1", "--timeout", "0s"), "timeout=0.0 s: give a timeout from 0.001 to 3600"),
     ],

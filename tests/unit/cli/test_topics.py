@@ -76,6 +76,14 @@ def test_a_partitions_directory_is_refused(flights: Cli, command: list[str]) -> 
     assert sorted(partition.iterdir()) == before
 
 
+def test_a_partitions_directory_with_another_name_is_to_be_renamed(flights: Cli) -> None:
+    flights.append(at(NOW))
+    copy = (flights.data / "flights-0").rename(flights.data.parent / "copy")
+    result = flights.run("topics", "--data", str(copy))
+    assert result.code == 3
+    assert "its name is not TOPIC-NUMBER, such as flights-0; rename it, then open" in result.err
+
+
 def test_the_current_directory_is_refused_if_it_is_that_of_a_partition(
     flights: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -431,6 +431,12 @@ def _ensure_no_segments(directory: str, entries: Iterable[DirEntry]) -> None:
         parsed = parse_file_name(item.name)
         if parsed is not None and parsed[1] == LOG_SUFFIX and not item.is_dir:
             parent = posixpath.normpath(posixpath.join(directory, ".."))
+            if parse_partition_dir(posixpath.basename(posixpath.abspath(directory))) is None:
+                raise InvalidRequest(
+                    f"{directory} is the directory of one partition, but its name is not"
+                    " TOPIC-NUMBER, such as flights-0; rename it, then open the directory that"
+                    f" holds it, {parent}"
+                )
             raise InvalidRequest(
                 f"{directory} is the directory of one partition; open the directory that holds it,"
                 f" {parent}"
