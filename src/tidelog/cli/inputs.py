@@ -867,7 +867,8 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
             f"{row.location}: {name} is {str(content)[:CHARACTERS_SHOWN]!r}, which is not a time"
         )
     if isinstance(content, float):
-        if not content.is_integer() or (isinstance(content, ExactNumber) and content):
+        is_rounded = isinstance(content, ExactNumber) and not content.is_integer_zero
+        if is_rounded or not content.is_integer():
             raise InvalidInput(
                 f"{row.location}: {name} is {content!r}, must be a whole number of ms since 1970"
             )

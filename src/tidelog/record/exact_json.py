@@ -42,6 +42,11 @@ class ExactNumber(float):
     def __repr__(self) -> str:
         return self.text
 
+    @property
+    def is_integer_zero(self) -> bool:
+        """Whether this is the integer `-0`; a tiny number such as 1e-400 is only rounded to 0."""
+        return self.text == "-0"
+
 
 class ExactObject(dict[str, object]):
     """A JSON object in which a name occurs more than once; as a dict it has each name's last value.

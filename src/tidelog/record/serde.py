@@ -108,6 +108,8 @@ def _encode_double(value: object) -> bytes:
 
 
 def _encode_integer(form: struct.Struct, value: object) -> bytes:
+    if isinstance(value, exact_json.ExactNumber) and value.is_integer_zero:
+        value = 0
     try:
         return form.pack(_of_type(value, int))
     except struct.error:

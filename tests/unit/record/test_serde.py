@@ -6,6 +6,7 @@ import uuid
 import pytest
 
 from tidelog.errors import SerdeError
+from tidelog.record.exact_json import parse
 from tidelog.record.serde import DOUBLE, SERDE_NAMES, deserializer, serde, serializer
 
 ID = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
@@ -31,6 +32,13 @@ def test_known_bytes_both_ways(name: str, value: object, encoded: str) -> None:
     assert data is not None
     assert data.hex() == encoded
     assert deserializer(name)(data) == value
+
+
+@pytest.mark.parametrize("name", ["int32", "int64"])
+def test_minus_zero_in_json_is_the_integer_0(name: str) -> None:
+    assert serializer(name)(parse("-0")) == serializer(name)(0)
+    with pytest.raises(SerdeError, match="expected int"):
+        serializer(name)(parse("1e-400"))
 
 
 @pytest.mark.parametrize(
