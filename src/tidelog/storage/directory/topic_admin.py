@@ -266,8 +266,8 @@ class TopicAdmin:
         cluster has only some of a topic's partitions.
         """
         info = self.get(topic)
-        # A topic's partition count can come from the largest partition number of a directory, and a
-        # stray directory can have any number. So a count above `PARTITION_COUNT_LIMIT` is not used.
+        # A topic's partition count can come from the largest partition number of a directory, which
+        # can be any number. So a count above `PARTITION_COUNT_LIMIT` is not used.
         is_counted = not info.foreign and info.partitions <= PARTITION_COUNT_LIMIT
         numbers = range(info.partitions) if is_counted else info.present
         return [TopicPartition(topic, number) for number in numbers]

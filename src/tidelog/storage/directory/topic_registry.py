@@ -870,8 +870,8 @@ def absent_numbers(info: TopicInfo) -> list[int]:
     """Return the numbers of partitions that the topics file lists without a directory, ascending.
 
     Returns no numbers for a foreign topic, of which a directory may have only some partitions. Also
-    returns no numbers if there are more than `PARTITION_COUNT_LIMIT` partitions: a stray directory
-    can have any number, and `TopicInfo.partitions` counts it.
+    returns no numbers if there are more than `PARTITION_COUNT_LIMIT` partitions: a directory that
+    is not in the file, but counts as a partition, can have any number.
     """
     if info.foreign or not len(info.present) < info.partitions <= PARTITION_COUNT_LIMIT:
         return []
