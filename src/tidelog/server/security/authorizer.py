@@ -20,6 +20,7 @@ Source: Kafka 4.3's StandardAuthorizer and Authorizer.authorizeByResourceType; K
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
+from functools import lru_cache
 from ipaddress import IPv6Address
 from operator import attrgetter
 from typing import Final
@@ -39,6 +40,8 @@ ALL_USERS: Final = "User:*"
 # Maximum number of cached decisions. Each decision is for one principal, address, operation and
 # resource.
 REMEMBERED_MAX: Final = 10_000
+# Maximum number of hosts whose addresses are cached.
+ADDRESSES_MAX: Final = 100_000
 # Maximum length of a resource name for which decisions are cached. Topic names have at most 249
 # characters, but a client may send a name of 32,767 bytes.
 REMEMBERED_NAME_MAX: Final = 256
@@ -96,9 +99,11 @@ class Acl:
         return self.permission is Permission.ALLOW and self.operation in implied_by
 
 
+@lru_cache(maxsize=ADDRESSES_MAX)
 def _address(host: str) -> str:
     """Return an IPv6 address in its shortest notation, and any other text unchanged.
 
+    Results are cached, because a decision compares the hosts of many ACLs with the client's host.
     ACLs from Kafka have the notation `2001:db8:0:0:0:0:0:5`, the only one that Kafka compares with
     a client's address.
     """

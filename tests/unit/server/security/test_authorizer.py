@@ -6,12 +6,14 @@ documentation, KIP-11 and KIP-290.
 
 import tracemalloc
 from collections.abc import Iterator
+from ipaddress import IPv6Address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import examples
 
+from tidelog.server.security import authorizer
 from tidelog.server.security.authorizer import (
     REMEMBERED_NAME_MAX,
     Acl,
@@ -157,6 +159,23 @@ def test_an_acl_applies_to_an_ipv6_address_in_each_notation(
         is_allowed = applies is (permission is ALLOW)
         assert Authorizer(rules).may(client, Operation.READ, TOPIC, "flights") is is_allowed
         assert Authorizer(rules).may_any(client, Operation.READ, TOPIC) is is_allowed
+
+
+def test_each_ipv6_address_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing takes microseconds, and one decision compares the hosts of all ACLs of a topic."""
+    parsed: list[str] = []
+
+    def parse(text: str) -> IPv6Address:
+        parsed.append(text)
+        return IPv6Address(text)
+
+    monkeypatch.setattr(authorizer, "IPv6Address", parse)
+    hosts = [f"2001:db8:7::{number:x}" for number in range(50)]
+    found = Authorizer([acl(name=STAR, host=host) for host in hosts])
+    client = Client("User:alice", "2001:db8:7:0::ffff")
+    for name in ("flights", "hotels"):
+        assert not found.may(client, Operation.READ, TOPIC, name)
+    assert sorted(parsed) == sorted([*hosts, client.host])
 
 
 def test_super_users_may_do_everything_despite_denials() -> None:
