@@ -1,6 +1,7 @@
 """The broker's cleaners: order of partitions, failures and stops."""
 
 import asyncio
+import dataclasses
 import errno
 import json
 import sys
@@ -402,6 +403,31 @@ def test_a_lent_job_without_a_result_ends_after_a_day(node: Node, clock: ManualC
         clock.advance(BACKOFF_MS)
         await settle(node, worker)
         assert (worker.asked, name in node.cleanings) == (["t-0"], False)
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_a_lent_job_ends_after_a_day_although_the_cleaner_is_off(
+    node: Node, clock: ManualClock
+) -> None:
+    node.config = dataclasses.replace(node.config, log_cleaner_enable=False)
+
+    async def story() -> None:
+        await make_segments(node, "t", 3)
+        name, worker = TopicPartition("t", 0), Worker(node.env)
+        cleaners = LogCleaner(node, lambda: worker)
+        assert (await cleaners.lending.begin(name, roll=False, is_asked=True))[1] is not None
+        cleaners.start()
+        await asyncio.sleep(0)
+        for advance_ms in (LEND_MS - 1, BACKOFF_MS):
+            assert name in node.cleanings
+            clock.advance(advance_ms)
+            for _ in range(10):
+                node.timers.run_due()
+                await asyncio.sleep(0)
+                await asyncio.to_thread(lambda: None)
+        assert (worker.asked, name in node.cleanings) == ([], False)
         await cleaners.stop()
 
     asyncio.run(story())

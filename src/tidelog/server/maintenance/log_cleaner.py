@@ -127,6 +127,7 @@ class LentJobs:
         self._at_work = at_work
         self._hold = hold
         self._lent: dict[TopicPartition, _Lent] = {}
+        self._ends: set[asyncio.Task[None]] = set()
 
     async def begin(
         self, name: TopicPartition, *, roll: bool, is_asked: bool
@@ -164,7 +165,15 @@ class LentJobs:
             self._at_work.discard(name)
             return decision, None
         self._lent[name] = _Lent(target, job, node.env.clock.monotonic_ms())
+        if not (node.config.log_cleaner_enable and node.config.log_cleaner_threads):
+            # Cleaners of the broker end old jobs before they choose a partition. There are none.
+            node.timers.after(LEND_MS, self._begin_to_give_up)
         return decision, job
+
+    def _begin_to_give_up(self) -> None:
+        end = asyncio.get_running_loop().create_task(self.give_up_old())
+        self._ends.add(end)
+        end.add_done_callback(self._ends.discard)
 
     def _target(self, name: TopicPartition) -> LogTarget:
         config = self._node.config
