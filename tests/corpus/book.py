@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 KEPT: Final = Path(__file__).parent / "kept"
-PLAIN_MAX_BYTES: Final = 1_000_000
+PLAIN_MAX_BYTES: Final = 1_300_000
 
 _NAME: Final = re.compile(r"[a-z]+/[a-z0-9_-]+(/[A-Za-z0-9_.,:=@~+-]+)+")
 _HEADING: Final = "=== "
