@@ -28,6 +28,7 @@ from tests.examples.blocks import (
     write_inputs,
 )
 from tests.spark.drivers import with_tests
+from tests.worlds.command_words import parse
 from tests.worlds.kafka.home import KafkaHome
 
 from tidelog.cli.app import app
@@ -203,19 +204,6 @@ EXCERPTS: Final[Mapping[tuple[str, int], str]] = {
 }
 # Blocks with commands of Kafka's tools, which need Kafka's jars.
 WITH_KAFKA: Final = {("quotas.md", 1)}
-
-
-def parse(words: list[str]) -> None:
-    """Parse a command without running it; raises ClickException for unknown names and values."""
-    context, command = click.Context(app, info_name="tidelog", obj=Surroundings(env=os_env())), app
-    found: click.Command = command
-    while isinstance(found, click.Group):
-        name, found_or_none, words = found.resolve_command(context, words)
-        assert found_or_none is not None
-        found = found_or_none
-        if isinstance(found, click.Group):
-            context = click.Context(found, info_name=name, parent=context)
-    found.make_context(found.name, words, parent=context)
 
 
 @pytest.mark.parametrize(

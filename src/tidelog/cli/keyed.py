@@ -374,9 +374,9 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> ExitCode:
     """Show keys added, changed and deleted between two times.
 
     Compares the topic's tables as of both times (see `tidelog read --table`). A table has the
-    last record of each key up to and including the table's time. --during 2013-02-08 compares the
-    tables before the beginning and before the end of this day, and so shows what changed on the
-    8th.
+    last record of each key up to and including the table's time. --during 2013-02-08Z compares
+    the tables before the beginning and before the end of this day of UTC, and so shows what changed
+    on the 8th.
 
     Compaction removes superseded records, so past days of a compacted topic are normally no longer
     known. diff then fails; --inexact mark compares the remaining records.

@@ -138,7 +138,7 @@ class LatencyOptions:
         "tidelog latency flights",
         "tidelog latency flights --from -1d --show hours",
         "tidelog latency flights --by hour -n 5 --zone America/New_York",
-        "tidelog latency flights --during 2013-12 --show records -n 20",
+        "tidelog latency flights --during 2013-12Z --show records -n 20",
         "tidelog latency flights --from -1d -o json",
         "tidelog latency flights --late",
         "tidelog latency flights --late --delay 5m --delay 1h",

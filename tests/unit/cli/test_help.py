@@ -5,9 +5,12 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from tests.examples import blocks
+from tests.worlds.command_words import parse
 
 from tidelog.cli.app import app
 from tidelog.cli.command_groups import summary_of
+from tidelog.errors import InvalidTime
 
 
 def commands(
@@ -33,6 +36,28 @@ def test_help_fits_80_columns(name: str) -> None:
     assert [line for line in text.splitlines() if len(line) > 80] == []
     assert [line for line in text.splitlines() if re.search(r"\w-$", line)] == []
     assert "..." not in summary_of(command)
+
+
+@pytest.mark.parametrize("name", [one for one in ALL if ALL[one].epilog])
+def test_the_examples_are_valid_and_their_times_have_zones(name: str) -> None:
+    for words in blocks.commands(ALL[name].epilog or ""):
+        parse(words)
+
+
+def test_times_in_sentences_have_zones() -> None:
+    ranges = [
+        (name, text)
+        for name, command in ALL.items()
+        for text in re.findall(r"--during ([0-9]{4}[^ ,.;]*)", command.help or "")
+    ]
+    assert ranges
+    for name, text in ranges:
+        parse([*name.split(), "flights", "--during", text])
+
+
+def test_a_time_without_a_zone_in_an_example_is_found() -> None:
+    with pytest.raises(InvalidTime, match="the time zone is missing"):
+        parse(["latency", "flights", "--during", "2013-12"])
 
 
 @pytest.mark.parametrize("name", [one for one in ALL if isinstance(ALL[one], click.Group)])
