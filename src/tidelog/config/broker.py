@@ -176,7 +176,7 @@ class BrokerConfig:
         int64(1),
         "3600000",
         "Time in ms between two fetches of the keys from a URL. If a token names an unknown key,"
-        " the broker fetches them earlier, at most once in 10 s.",
+        " the broker fetches the keys earlier, at most once in 10 s.",
     )
     sasl_oauthbearer_expected_audience: str = config_field(
         TEXTS, "", "Accepted audiences of tokens, comma separated; empty: any."

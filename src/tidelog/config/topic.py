@@ -119,8 +119,8 @@ class TopicConfig:
         int64(0),
         "3600000",
         "Maximum time in ms by which a create time may be after the log's clock; a later"
-        " record is refused, because a time in the future keeps its segment alive."
-        " Ignored on LogAppendTime topics.",
+        " record is refused. With tidelog.retention.clock=record, such a time would keep its"
+        " segment alive. Ignored on LogAppendTime topics.",
         synonyms=(Synonym("log.message.timestamp.after.max.ms"),),
     )
 

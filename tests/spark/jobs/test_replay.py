@@ -237,6 +237,28 @@ def test_a_rate_is_kept_without_sleeping(
         run.run(spark)
 
 
+def test_a_folder_of_another_replay_is_not_overwritten(
+    spark: "SparkSession", source: str, tmp_path: Path
+) -> None:
+    """Also not if the refused replay, which has a progress file, is repeated."""
+    env, files = Env(clock=ManualClock(T0)), tmp_path / "files"
+    first = Replay(
+        Place(source), "flights", to=f"parquet:{files}", end=T0 + 2 * MINUTE, env=env
+    ).run(spark)
+    for _ in range(2):
+        other = Replay(
+            Place(source),
+            "flights",
+            to=f"parquet:{files}",
+            start=T0 + 10 * MINUTE,
+            progress=str(tmp_path / "progress.json"),
+            env=env,
+        )
+        with pytest.raises(InvalidRequest, match="chunk=000000 already exists"):
+            other.run(spark)
+        assert spark.read.parquet(str(files)).count() == first.records > 0
+
+
 def test_a_console_shows_lines(spark: "SparkSession", source: str) -> None:
     lines: list[str] = []
     end, clock = T0 + 2 * MINUTE, ManualClock(T0)

@@ -57,6 +57,7 @@ from tidelog.jobs.replay.targets import (
     CONSOLE_RECORDS,
     Chunk,
     ConsoleTarget,
+    ForeignChunk,
     ParquetTarget,
     Print,
     ReplayTarget,
@@ -458,12 +459,17 @@ class Replay:
         # If the journal has a chunk, an earlier run may have written this chunk to the target.
         is_doubtful = bool(progress.chunk)
         while not progress.is_done:
+            before = progress
             if not progress.chunk:
                 chunk, left = take(progress.left, self._budget(progress))
                 progress = replace(progress, chunk=chunk, left=left)
                 journal.save(progress)
             pacer.hold()
-            written = self._write(spark, target, question, progress, is_doubtful=is_doubtful)
+            try:
+                written = self._write(spark, target, question, progress, is_doubtful=is_doubtful)
+            except ForeignChunk:
+                journal.save(before)  # otherwise the next run would take the folder for its own
+                raise
             pacer.note(*written)
             progress = replace(
                 progress,

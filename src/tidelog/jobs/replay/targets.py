@@ -52,6 +52,10 @@ class Chunk:
     may_be_there: bool = False
 
 
+class ForeignChunk(InvalidRequest):
+    """Raised if another replay has written a chunk's folder; the folder is unchanged."""
+
+
 class ReplayTarget(Protocol):
     """Protocol of targets, which write chunks in order."""
 
@@ -138,9 +142,22 @@ class ParquetTarget:
         return rows
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk's folder; replace a folder only if a killed job may have written to it."""
+        """Write a chunk's folder; replace a folder only if a killed job may have written to it.
+
+        Raises ForeignChunk.
+        """
+        from pyspark.errors import AnalysisException
+
         mode = "overwrite" if chunk.may_be_there else "errorifexists"
-        chunk.rows.write.mode(mode).parquet(f"{self.path}/chunk={chunk.number:06d}")
+        folder = f"{self.path}/chunk={chunk.number:06d}"
+        try:
+            chunk.rows.write.mode(mode).parquet(folder)
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_ALREADY_EXISTS":
+                raise
+            raise ForeignChunk(
+                f"{folder} already exists, from another replay; give each replay a new folder"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
