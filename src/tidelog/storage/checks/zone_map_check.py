@@ -150,10 +150,11 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
 
     If one flipped bit explains the change, the finding names the bit, and is always yielded.
     """
-    facts = context.facts
+    facts, offset = context.facts, zone.first_offset
     flipped = _flipped_bit(zone, content, context)
     if flipped is not None:
         position, bit, start = flipped
+        offset = _offset_in_header(zone, content, flipped)
         field = next(name for end, name in _OUTSIDE if position - start < end)
         damage = (
             f"bit {bit} was flipped in the {field} of the batch at position {start}; the batch's"
@@ -173,7 +174,16 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
         remedy = "the records are intact (their checksums match); restore the file from a replica"
         remedy += " or a backup to get the bytes back; if another program rewrote the log, remove"
         remedy += f" the segment's {log_files.ZONES_SUFFIX} file instead"
-    yield Finding(facts.path, damage, remedy, position=position, offset=zone.first_offset)
+    yield Finding(facts.path, damage, remedy, position=position, offset=offset)
+
+
+def _offset_in_header(zone: Zone, content: bytes, flipped: tuple[int, int, int]) -> int:
+    """Return the offset in a batch's header, after restoring the bit that `_flipped_bit` found."""
+    position, bit, start = flipped
+    restored = bytearray(content)
+    restored[position - zone.position] ^= 1 << bit
+    at = start - zone.position
+    return int.from_bytes(restored[at : at + LENGTH_AT], "big")
 
 
 def _flipped_bit(

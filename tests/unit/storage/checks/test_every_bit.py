@@ -145,16 +145,17 @@ def test_the_bit_that_was_flipped_is_named(partition: CheckedPartition) -> None:
     sound = contents[path]
     check = first_segment(partition)
     assert not any(finding.counts for finding in check.findings())
-    start = check.facts.positions[3]
+    start, offset = check.facts.positions[3], check.facts.first_offsets[3]
+    fields = {0: "base offset", 7: "base offset", 9: "length", 15: "leader epoch", 16: "magic"}
     try:
-        for at, field in ((0, "base offset"), (9, "length"), (15, "leader epoch"), (16, "magic")):
+        for at, field in fields.items():
             changed = bytearray(sound)
             changed[start + at] ^= 1 << 5
             contents[path] = bytes(changed)
             found = [
                 each for each in first_segment(partition).findings() if "flipped" in each.damage
             ]
-            assert [each.position for each in found] == [start + at]
+            assert [(each.position, each.offset) for each in found] == [(start + at, offset)]
             assert (
                 f"bit 5 was flipped in the {field} of the batch at position {start}"
                 in found[0].damage
