@@ -92,7 +92,8 @@ class LatencyOptions:
     late: bool = option(
         "--late",
         is_flag=True,
-        help="Show how many records watermark delays would lose; reads all records.",
+        help="Show how many records watermark delays would lose, with a watermark per partition;"
+        " reads all records.",
     )
     delays: tuple[str, ...] = option(
         "--delay",
@@ -160,6 +161,10 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     map has longer spans than the range, --by or the hour of the worst latency needs. --show records
     also reads the hours with the largest latencies. --late and --delay read all records of the
     range. --wide shows how many records were not read.
+
+    --late compares each record with the earlier records of its partition, so it counts the losses
+    of a watermark per partition. One watermark for all partitions, such as Spark's withWatermark,
+    may lose more records and need a longer delay.
     """
     from tidelog.scan.latency import latest_records, whole_hours
     from tidelog.scan.latency_loads import find_load, narrowed
@@ -626,7 +631,7 @@ def delay_table(
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return a table for printing: how many records each watermark delay loses.
 
-    Delays that lose the same number of records share a row.
+    Each partition has its own watermark. Delays that lose the same number of records share a row.
     """
     from tidelog.scan.latency_verdict import merged_delays
 

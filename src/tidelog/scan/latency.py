@@ -468,7 +468,7 @@ def _add_all(histogram: LatencyHistogram, latencies: "Longs") -> None:
 
 @dataclass(slots=True)
 class TopicLateness:
-    """Late records of one topic.
+    """Late records of one topic, for one watermark per partition.
 
     Attributes:
         records: Number of records with a create time.
@@ -489,7 +489,7 @@ class TopicLateness:
 
     @property
     def late_ms_max(self) -> int:
-        """Largest lateness in ms. A watermark with this delay drops no record."""
+        """Largest lateness in ms. With a watermark per partition, this delay drops no record."""
         return max(self.late.max_ms, 0)
 
     def delay_for(self, share: float) -> int:
@@ -515,6 +515,9 @@ def lateness(
     env: Env | None = None,
 ) -> Mapping[str, TopicLateness]:
     """Return how late the records of each topic are, and how many of them a watermark would drop.
+
+    Each partition has its own watermark: a record is compared with the earlier records of its
+    partition. One watermark for the whole topic may drop more records.
 
     Args:
         source: A directory of topics, by path or open.

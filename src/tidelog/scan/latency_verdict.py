@@ -174,18 +174,20 @@ def lateness_verdict(name: str, late: TopicLateness) -> str:
     if not late.records:
         return f"{name}: no record has a create time"
     if not late.out_of_order:
-        return f"{name}: {plural(late.records, 'record')}, none out of order"
+        return f"{name}: {plural(late.records, 'record')}, none out of order in its partition"
     are = verb(late.out_of_order, "is", "are")
+    where = verb(late.out_of_order, "in its partition", "in their partitions")
     share = share_text(late.out_of_order / late.records)
     return (
         f"{name}: {late.out_of_order:,} of {plural(late.records, 'record')} {are} out of order"
-        f" ({share}), by up to {duration_text(late.late_ms_max / 1000)}"
+        f" {where} ({share}), by up to {duration_text(late.late_ms_max / 1000)}"
     )
 
 
 def watermark_line(name: str, late: TopicLateness) -> str:
     """Return a line with the watermark delay for each share of records that may be lost.
 
+    The delays are for one watermark per partition, as lateness is counted per partition.
     Shares with the same delay are listed once.
     """
     parts: list[str] = []
@@ -200,8 +202,8 @@ def watermark_line(name: str, late: TopicLateness) -> str:
             parts.append(f"a delay of {delay} loses at most {lost * 100:g}%")
         else:
             delay = duration_text(delay_ms / 1000, rounded=ceil)
-            parts.append(f"a watermark delay of {delay} loses no record")
-    return f"{name}: {', '.join(parts)}"
+            parts.append(f"a delay of {delay} loses no record")
+    return f"{name}: with a watermark per partition, {', '.join(parts)}"
 
 
 def merged_delays(late: TopicLateness) -> list[tuple[str, int]]:

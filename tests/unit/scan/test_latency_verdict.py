@@ -196,23 +196,23 @@ def late(records: int, *lateness_ms: int, lost: dict[int, int] | None = None) ->
 
 def test_lateness() -> None:
     assert lateness_verdict("t", late(0)) == "t: no record has a create time"
-    assert lateness_verdict("t", late(1)) == "t: 1 record, none out of order"
+    assert lateness_verdict("t", late(1)) == "t: 1 record, none out of order in its partition"
     assert lateness_verdict("t", late(2, 500)) == (
-        "t: 1 of 2 records is out of order (50%), by up to 500ms"
+        "t: 1 of 2 records is out of order in its partition (50%), by up to 500ms"
     )
     assert lateness_verdict("t", late(90, *[5_340_000] * 7)) == (
-        "t: 7 of 90 records are out of order (7.8%), by up to 1h29m"
+        "t: 7 of 90 records are out of order in their partitions (7.8%), by up to 1h29m"
     )
 
 
 def test_equal_watermarks_are_listed_once() -> None:
     assert watermark_line("t", late(90, *[5_340_000] * 7)) == (
-        "t: a watermark delay of 1h29m loses no record"
+        "t: with a watermark per partition, a delay of 1h29m loses no record"
     )
     many = late(10_000, *range(1_000, 1_001_000, 1_000))
     assert watermark_line("t", many) == (
-        "t: a watermark delay of 16m40s loses no record, a delay of about 17m loses at most 0.01%,"
-        " a delay of about 15m loses at most 1%"
+        "t: with a watermark per partition, a delay of 16m40s loses no record, a delay of about 17m"
+        " loses at most 0.01%, a delay of about 15m loses at most 1%"
     )
 
 

@@ -105,7 +105,7 @@ class Request:
         show_option(
             LatencyShow,
             "topics: one line per topic; hours: by hour, on both clocks; watermarks: the records"
-            " that each delay would lose.",
+            " that each delay would lose, with a watermark per partition.",
         )
     )
     report: str | None = declared_by(report_option)
@@ -327,7 +327,7 @@ def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:
 def _lost(name: str, topic: "TopicTimes") -> list[Section]:
     """Return a plot of how many records each watermark drops; a sentence if none is dropped."""
     late = topic.late
-    title = f"{name}: records that a watermark drops, by its delay"
+    title = f"{name}: records that a watermark per partition drops, by its delay"
     if not late.records or not any(late.lost.values()):
         return [Text("No delay drops a record.", title)]
     shares = {delay: 100 * number / late.records for delay, number in sorted(late.lost.items())}

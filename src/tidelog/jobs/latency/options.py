@@ -38,7 +38,8 @@ class LatencyOptions(TypedDict, total=False):
             "A watermark delay; repeatable. Default: 0s, 1s, 10s, 1m, 10m, 1h, 1d.",
             "--delay",
             DELAYS_MS,
-            keyword="Watermark delays in ms; the records that each delay would drop are counted.",
+            keyword="Watermark delays in ms; the records that each delay would drop are counted,"
+            " with a watermark per partition.",
             metavar="TIME",
             read=lambda text: parse_duration(text) // NS_PER_MS,
         ),
