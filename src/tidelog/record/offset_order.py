@@ -215,7 +215,7 @@ def in_order(
         for entry in batches:
             problem = order_problem(entry[1], next_offset, end_offset)
             if problem is not None:
-                if pending is not None and _has_jumped(pending[1], entry[1], before, end_offset):
+                if pending is not None and has_jumped(pending[1], entry[1], before, end_offset):
                     failure, pending = _jump(pending, entry[1], before, path), None
                 else:
                     error = order_error(problem, entry[1], next_offset)
@@ -233,7 +233,9 @@ def in_order(
         raise failure
 
 
-def _has_jumped(pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
+def has_jumped(
+    pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int = INT64_MAX
+) -> bool:
     """Return whether the offset of the pending batch is wrong, not the offset of `batch`.
 
     The pending batch's offset is wrong if there is a gap between `before` and the pending batch,

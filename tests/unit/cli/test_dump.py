@@ -185,11 +185,29 @@ def test_a_bad_record_under_a_right_checksum_is_found_by_deep_alone(
 def test_batches_with_decreasing_offsets_are_reported(flights: Cli, tmp_path: Path) -> None:
     first = build_batch([at(NOW)], base_offset=7)
     second = build_batch([at(NOW)], base_offset=3)
-    path = tmp_path / "00000000000000000000.log"
+    path = tmp_path / "00000000000000000007.log"
     path.write_bytes(bytes(first) + bytes(second))
     result = flights.run("dump", str(path))
     assert result.code == 2
     assert "offset 3 follows offset 7" in result.err
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_batch_whose_offset_is_too_large_is_reported_itself(
+    flights: Cli, tmp_path: Path, damaged: int
+) -> None:
+    offsets = [0, 1, 2, 3]
+    offsets[damaged] += 1 << 14
+    batches = [bytes(build_batch([at(NOW)], base_offset=offset)) for offset in offsets]
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"".join(batches))
+    result = flights.run("dump", str(path))
+    assert result.code == 2
+    assert (
+        f"position {damaged * len(batches[0])}: offset {offsets[damaged]}, but offset {damaged} is"
+        f" expected, and the next batch begins with offset {damaged + 1}"
+    ) in result.err
+    assert "1 finding in 1 file" in result.err
 
 
 def test_an_index_without_its_log_is_noted(flights: Cli, partition: Path, tmp_path: Path) -> None:
