@@ -260,8 +260,13 @@ def _is_empty(segment: "SegmentStory") -> bool:
     return segment.base_offset == segment.end_offset
 
 
+def _is_kept_by_age(segment: "SegmentStory") -> bool:
+    """Whether a segment's age decides how long it is kept."""
+    return not _is_empty(segment) and not _ends_early(segment)
+
+
 def _until_ms(segment: "SegmentStory", keeping: "Keeping") -> int | None:
-    return None if _is_empty(segment) else keeping.until_ms
+    return keeping.until_ms if _is_kept_by_age(segment) else None
 
 
 def _keeping_object(
@@ -269,7 +274,7 @@ def _keeping_object(
 ) -> dict[str, Cell]:
     return {
         **output.time_fields("until", _until_ms(segment, keeping), zone),
-        "behind": None if _is_empty(segment) else keeping.behind,
+        "behind": keeping.behind if _is_kept_by_age(segment) else None,
         **output.time_fields("counted", keeping.counted.ms, zone),
         "basis": keeping.counted.basis,
         "is_exact": keeping.counted.is_exact,
@@ -301,7 +306,7 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
         segment.reason,
         segment.roll_ms,
         _until_ms(segment, segment.keeping),
-        None if _is_empty(segment) else segment.keeping.behind,
+        segment.keeping.behind if _is_kept_by_age(segment) else None,
         segment.keeping.counted.basis,
         *record,
         _until_ms(segment, segment.kafka),
@@ -532,10 +537,8 @@ def _print_segments(
         elif _is_kept_forever(segment):
             row.append(forever[0])
         else:
-            until_ms = segment.keeping.until_ms
-            row.append(
-                _NEXT_RUN if until_ms is None or _ends_early(segment) else until_shown_ms(until_ms)
-            )
+            until_ms = _until_ms(segment, segment.keeping)
+            row.append(_NEXT_RUN if until_ms is None else until_shown_ms(until_ms))
         if is_due:
             row.append(None if segment.due is None else str(segment.due.rule))
         rows.append(row)
@@ -749,7 +752,7 @@ def _deletion(segment: "SegmentStory") -> str:
 
 def _kafka(segment: "SegmentStory", zone: str | None) -> str:
     kafka = segment.kafka
-    if kafka.until_ms == segment.keeping.until_ms:
+    if _ends_early(segment) or kafka.until_ms == segment.keeping.until_ms:
         return "kept as long as by tidelog"
     until = "forever"
     if kafka.until_ms is not None:

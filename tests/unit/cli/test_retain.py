@@ -297,6 +297,27 @@ def test_a_segment_below_the_log_start_keeps_its_append_times(cli: Cli) -> None:
     assert append_times() == before
 
 
+def test_why_begins_with_the_number_of_offsets_that_each_rule_deleted(cli: Cli) -> None:
+    cli.ok("create", "t", "--config", "segment.ms=1", "--config", f"retention.ms={3 * DAY}")
+    for _ in range(6):
+        cli.append(at(cli.clock.now_ms()), topic="t")
+        cli.clock.advance(DAY)
+    cli.ok("retain", "t", "--yes")
+    start = cli.ok("offsets", "t", "--at", "earliest", "-o", "json").objects[0]["offset"]
+    assert isinstance(start, int)
+    assert cli.ok("why", "t").lines[0].startswith(f"offsets 0 to {start - 1} were deleted by reten")
+    cli.ok("delete-records", "t:0", "--offset", "5", "--yes")
+    rules = f"{start} by retention.ms, {5 - start} by delete-records"
+    verdict = cli.ok("why", "t").lines[0]
+    assert verdict.startswith(f"5 offsets were deleted ({rules}), the last, offset"), verdict
+    assert "by delete-records at " in verdict
+    history = cli.data / "t-0" / "deletion-history"
+    lines = history.read_text().splitlines(keepends=True)
+    history.write_text("".join(line for line in lines if "retention.ms" not in line))
+    rules = f"{start} by a rule that is not recorded, {5 - start} by delete-records"
+    assert f"5 offsets were deleted ({rules}), the last" in cli.ok("why", "t").lines[0]
+
+
 def test_the_topic_view_of_why_has_one_line_on_deleted_offsets(cli: Cli) -> None:
     cli.ok("create", "t", "--partitions", "3", "--config", "segment.ms=1")
     for partition in range(3):

@@ -334,6 +334,19 @@ def test_segments_that_another_rule_deletes_are_not_kept_forever(cli: Cli) -> No
     assert text.count(" forever") == 2  # the active segment, and its reason
 
 
+def test_a_segment_that_another_rule_deletes_now_has_no_later_end(tides: Cli) -> None:
+    """Its age would keep the segment for longer, but the next run deletes it."""
+    tides.ok("config", "tides", "--set", "retention.bytes=1")
+    assert "the next run" in tides.ok("why", "tides", "--show", "segments").out
+    segments = tides.ok("why", "tides", "-o", "json").objects
+    ends = [(one["due"], part(one, "kept")["until_ms"] is None) for one in segments]
+    assert ends == [("size", True), ("size", True), (None, False)]
+    assert [part(one, "kept")["until"] for one in segments][:2] == [None, None]
+    heading, *rows = (line.split(",") for line in tides.ok("why", "tides", "-o", "csv").lines)
+    cells = [dict(zip(heading, row, strict=True)) for row in rows]
+    assert [(one["due"], one["kept_until"] == "") for one in cells][:2] == [("size", True)] * 2
+
+
 def test_no_retention_is_shown_that_retain_does_not_apply(tides: Cli) -> None:
     tides.ok("config", "tides", "--unset", "retention.ms", "--set", "retention.bytes=-1")
     tides.clock.set(NOW + 2 * WEEK_MS)

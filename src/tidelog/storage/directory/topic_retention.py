@@ -273,7 +273,7 @@ def _next_part(
 def _deleted_part(
     stories: Sequence[tuple[TopicPartition, PartitionStory]], zone: str | None
 ) -> str | None:
-    """Describe how many offsets are below the log starts, and the latest deletion among them."""
+    """Describe how many offsets each rule deleted below the log starts, and the last deletion."""
     ranges = [(name, *each) for name, story in stories for each in story.deleted_ranges]
     if not ranges:
         return None
@@ -293,7 +293,20 @@ def _deleted_part(
     by = f"by {cause_text(event)} {_when_text(event, zone)}"
     if len(ranges) == 1:
         return f"{which} {verb(end - start, 'was', 'were')} deleted {by}"
-    return f"{plural(count, 'offset')} were deleted, the last, {which}, {by}"
+    by_rule: dict[str, int] = {}
+    for _, first, stop, one in ranges:
+        rule = "a rule that is not recorded" if one is None else _rule_text(one)
+        by_rule[rule] = by_rule.get(rule, 0) + stop - first
+    parts = ", ".join(f"{number:,} by {rule}" for rule, number in by_rule.items())
+    rules = f" ({parts})" if len(by_rule) > 1 else ""
+    return f"{plural(count, 'offset')} were deleted{rules}, the last, {which}, {by}"
+
+
+def _rule_text(event: DeletionEvent) -> str:
+    """Return the rule of a deletion without the setting's value, such as `retention.ms`."""
+    if event.rule == StartRule.COPY or event.settings == NO_SETTINGS:
+        return cause_text(event)
+    return event.settings.partition("=")[0]
 
 
 def cause_text(event: DeletionEvent, *, is_whole: bool = False) -> str:
