@@ -3,7 +3,7 @@
 `describe` shows each partition of a topic, with its times on both clocks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
@@ -93,7 +93,17 @@ def describe_remote(
     if kind is Format.TABLE:
         stamped = info.settings.get("message.timestamp.type", "-")
         _print_facts(surroundings, info, {"timestamps": stamped})
+        if len(rows) > 1:
+            _, _, _, _, largest, first, last = zip(*rows, strict=True)
+            times = [_extreme(max, largest), _extreme(min, first), _extreme(max, last)]
+            rows.append(["total", None, None, None, *times])
     output.print_rows(surroundings, columns, [[topic, *row] for row in rows], kind, zone=zone)
+
+
+def _extreme(choose: Callable[[Iterable[int]], int], times: Iterable[Cell]) -> int | None:
+    """Return the smallest or the largest known time of all partitions; None if none is known."""
+    known = [time_ms for time_ms in times if isinstance(time_ms, int)]
+    return choose(known) if known else None
 
 
 def _partition_rows(cluster: "RemoteDirectory", names: list[TopicPartition]) -> list[list[Cell]]:
@@ -804,7 +814,12 @@ def _print_tables(
     )
     names = ("partition", "start", "end", "last_stable")
     columns = output.columns(output.number(*names), output.count("segments"), output.size("bytes"))
-    rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
+    rows: list[list[Cell]] = [
+        [f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts
+    ]
+    if len(facts) > 1:
+        sums = sum(fact.segments for fact in facts), sum(fact.size_bytes for fact in facts)
+        rows.append(["total", None, None, None, *sums])
     output.print_rows(surroundings, columns, rows, kind)
     if any(fact.start for fact in facts):
         text = f"offsets before START were deleted; `tidelog why {info.name}` names the rule"
@@ -814,6 +829,13 @@ def _print_tables(
         output.number("partition"), "clock", output.time("smallest", "largest"), "unknown_offsets"
     )
     clocks = [row for fact in facts for row in _clock_rows(fact, info)]
+    if len(facts) > 1:
+        for clock in ClockName:
+            _, _, smallest, largest, _ = zip(
+                *(row for row in clocks if row[1] is clock), strict=True
+            )
+            times = [_extreme(min, smallest), _extreme(max, largest)]
+            clocks.append(["total", clock, *times, None])
     output.print_rows(surroundings, columns, clocks, kind, zone=zone)
     if any(fact.skipped_ranges for fact in facts):
         text = (

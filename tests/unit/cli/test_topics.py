@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import shutil
 from collections.abc import Mapping
 from typing import cast
@@ -10,8 +11,10 @@ import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
 import tidelog
+from tidelog.cli import output
 from tidelog.remote import remote_directory, time_lookup
 from tidelog.remote.view import ClusterView, Watermarks
+from tidelog.timespec import time_text
 from tidelog.types import NewRecord, TimeSpan, TopicPartition
 
 
@@ -223,6 +226,35 @@ def test_describe_shows_offsets_and_both_clocks(flights: Cli) -> None:
     assert (partition["append"]["first_ms"], partition["append"]["last_ms"]) == (NOW, NOW + 1_000)
     assert partition["append"]["unknown"] == []
     assert topic["settings"] == {"retention.ms": "-1"}
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_describe_ends_its_tables_with_a_row_for_the_topic(cli: Cli, is_remote: bool) -> None:
+    """The topic has the first and last time of its partitions; partition 2 has no times."""
+    hour = 3_600_000
+    cli.ok("create", "flights", "--partitions", "3")
+    cli.append(at(NOW - 2 * hour), partition=0)
+    cli.clock.advance(hour)
+    cli.append(at(NOW - hour), partition=1)
+    first, last = (time_text(NOW - hours * hour, None) for hours in (2, 1))
+    appended = [time_text(time_ms, None) for time_ms in (NOW, NOW + hour)]
+    if is_remote:
+        with tidelog.broker(str(cli.data)) as broker:
+            place = ("--bootstrap", broker.bootstrap_servers)
+            assert len(cli.ok("describe", "flights", "-o", "csv", *place).lines) == 4
+            lines = cli.ok("describe", "flights", "--wide", *place).lines
+        assert re.split(r" {2,}", lines[-1].strip())[-4:] == ["-", last, *appended]
+        return
+    lines = cli.ok("describe", "flights").lines
+    totals = [line.split(maxsplit=1) for line in lines if line.split()[:1] == ["total"]]
+    size = sum(path.stat().st_size for path in cli.data.glob("flights-*/*.log"))
+    assert [rest.split() for _, rest in totals] == [
+        ["-", "-", "-", "2", *output.bytes_text(size).split()],
+        ["record", *first.split(), *last.split(), "-"],
+        ["append", *appended[0].split(), *appended[1].split(), "-"],
+    ]
+    assert len(cli.ok("describe", "flights", "-o", "csv").lines) == 4
+    assert "total" not in cli.ok("describe", "flights:1").out
 
 
 def test_describe_shows_offsets_with_unknown_append_time(flights: Cli) -> None:
