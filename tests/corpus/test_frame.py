@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.corpus import still
 from tests.corpus.__main__ import main
-from tests.corpus.book import Entry, pages, read_part, unique, write_part
+from tests.corpus.book import PLAIN_MAX_BYTES, Entry, pages, read_part, unique, write_part
 from tests.corpus.differences import DIFF_LINES_MAX, DIFFS_MAX, differences, report
 from tests.corpus.masks import HOME_MASK, masked
 from tests.corpus.stage import ROOT
@@ -20,7 +20,8 @@ TEXTS = ["", "one", "a\n", "=== heading\n\\=== x\n\\", "\n\nthree \n", "Zürich"
 def test_written_parts_are_read_back(tmp_path: Path, *, packed: bool) -> None:
     entries = [Entry(f"part/page-{n % 2}/x/{n}", text) for n, text in enumerate(TEXTS)]
     if packed:
-        entries.append(Entry("part/page-0/large", "line of a large text\n" * 60_000))
+        line = "line of a large text\n"
+        entries.append(Entry("part/page-0/large", line * (PLAIN_MAX_BYTES // len(line) + 1)))
     write_part("part", entries, tmp_path)
     suffix = ".txt.xz" if packed else ".txt"
     assert [path.name for path in pages("part", tmp_path)] == [f"page-{n}{suffix}" for n in (0, 1)]
