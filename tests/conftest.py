@@ -80,7 +80,7 @@ def _profile(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Pause garbage collection while pytest collects tests: a run would scan a million objects."""
+    """Pause the garbage collector while pytest collects tests: it would scan a million objects."""
     with collection_paused():
         result = yield
         take_as_old()

@@ -254,7 +254,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "tests/spark/test_catalog.py::test_a_write_inside_foreach_batch_is_no_new_table": (
         "tests/unit/spark/test_new_tables.py",
     ),
-    # The same jobs in one process, and in a classic session.
+    # The core runs the same jobs in one process, and in a classic session.
     "tests/spark/test_cluster.py": ("tests/spark/test_source.py", "tests/spark/test_sink.py"),
     "tests/spark/test_connect_jobs.py": (
         "tests/spark/jobs/test_bootstrap.py",

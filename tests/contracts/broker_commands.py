@@ -52,7 +52,7 @@ class Shell:
         return name
 
     def filled(self, partitions: int = 1) -> str:
-        """Create a topic of ten records, a minute apart; the fifth has the second record's time."""
+        """Create a topic of ten records, one a minute, but the fifth has the second one's time."""
         name = self.fresh(partitions)
         minutes = [0, 1, 2, 3, 1, 5, 6, 7, 8, 9]
         lines = "".join(

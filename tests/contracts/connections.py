@@ -454,7 +454,7 @@ class Suite:
         assert found == (60, 20, 60), found
 
     def test_coroutines_use_all_arguments(self, log: RemoteDirectory) -> None:
-        """Each option changes a coroutine's rows or error as it changes those of a plain call."""
+        """Each option has the same effect on the coroutine's rows or error as on a plain call's."""
         name = fresh(log, cleanup_policy="compact")
         for at, key in enumerate((b"a", b"b", b"c")):
             log.append(name, [NewRecord(key=key, value=b"1", timestamp=T0 + at)])

@@ -1,4 +1,4 @@
-"""Runs a kernel compiled and interpreted on the same bytes, inside arrays with guarded edges."""
+"""Runs kernels on arrays with guarded edges, to compare compiled and interpreted kernels."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -283,7 +283,8 @@ def test_decoder_is_equal_compiled_and_interpreted(
 ) -> None:
     log = frozen(data)
     table, _, _ = scanned(log)
-    table = table[table[:, layout.MAGIC] == MAGIC_2]  # the body is not decompressed
+    # The kernel reads only magic 2. It reads a compressed body as it is, like a damaged body.
+    table = table[table[:, layout.MAGIC] == MAGIC_2]
     sums = shifts() if has_sums else NO_SUMS
 
     def run(guarded: Guarded, decode: Decode) -> list[tuple[int, int]]:
@@ -296,7 +297,7 @@ def test_decoder_is_equal_compiled_and_interpreted(
 
 @given(data=damaged_logs(), start=st.integers(0, 50), size=st.integers(0, 4000))
 def test_sums_are_those_of_the_plain_path(data: bytes, start: int, size: int) -> None:
-    """Depending on the span's length, the kernel sums in long runs, short runs, words and bytes."""
+    """Depending on the size, the kernel reads long runs, short runs, words and single bytes."""
     noise = frozen((data * (1 + 4100 // max(len(data), 1)))[:4100] or bytes(4100))
     batch = np.zeros((1, layout.BATCH_FIELDS), np.int64)
     batch[0, layout.MAGIC] = MAGIC_2

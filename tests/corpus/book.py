@@ -1,8 +1,8 @@
 """Entries of the corpus, and the files that store them.
 
 An entry is a name and a text. `kept/PART/PAGE.txt` stores the entries `PART/PAGE/...`, sorted by
-name, each below a heading line `=== NAME`. The pages of a part with more than 1 MB of text are
-compressed: `PAGE.txt.xz`.
+name, each below a heading line `=== NAME`. The pages of a part with more than `PLAIN_MAX_BYTES` of
+text are compressed: `PAGE.txt.xz`.
 """
 
 import lzma

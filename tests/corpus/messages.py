@@ -1,4 +1,4 @@
-"""Lists the messages that users can cause, and the texts of the source that no test has.
+"""Lists the messages that users can cause, and messages in the source that no test contains.
 
 The list has each message of the kept entries once, with the entries that cause it:
 

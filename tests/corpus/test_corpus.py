@@ -39,7 +39,7 @@ def rows_of(part: str) -> list[tuple[str, str]] | str:
 
 @pytest.fixture(scope="session")
 def playing(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Playing:
-    """Return a function that plays each part once for all tests, also in several processes."""
+    """Return a function that plays a part only once, even if tests run in several processes."""
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent
 

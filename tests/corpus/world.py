@@ -47,7 +47,7 @@ class World:
         self._started: dict[str, Child] = {}
 
     def does(self, line: str) -> list[str]:
-        """Run a directive; return its visible result. `write` gets its text unchanged."""
+        """Run a directive; return its visible result. The text of `write` may contain quotes."""
         words = line.split(" ", 2) if line.startswith("write ") else shlex.split(line)
         directive: Callable[..., list[str] | None] = getattr(self, words[0])
         return directive(*words[1:]) or []
@@ -164,8 +164,8 @@ class World:
     def broker(self, data: str, *settings: str, name: str = "BROKER") -> None:
         """Start a broker on a directory. In commands, `name` stands for the broker's address.
 
-        From then on until the end of the scene, monotonic time runs, because the broker waits by
-        it.
+        From then on until the end of the scene, monotonic time runs, because the broker uses it to
+        wait.
         """
         still.run()
         self._ends.callback(still.run, is_running=False)

@@ -1,4 +1,4 @@
-"""Blocks of code in the pages of the documentation, and what blocks need to run."""
+"""Blocks of code in the pages of the documentation, and the brokers and files that they need."""
 
 import json
 import shlex
@@ -82,7 +82,7 @@ def phrases(text: str) -> Iterator[str]:
 
 
 def without_language(found: Iterable[Block]) -> list[str]:
-    """Name the blocks whose language is neither one of the known languages nor clear."""
+    """Return the page and number of each block whose language is unknown."""
     known = {*CODE, *_NOT_CODE, *_BEGINNINGS.values()}
     return [f"{one.page} block {one.number}" for one in found if one.language not in known]
 

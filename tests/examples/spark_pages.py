@@ -65,7 +65,7 @@ _COUNTS: Final = """
 counts = stream.groupBy("key").count().selectExpr("key", "cast(count AS string) AS value")
 """
 
-# Pages whose blocks take a second or two each. Their commands read more than they write.
+# Pages whose blocks take a second or two each.
 SHORT: Final[Mapping[str, Page]] = {
     "deploy.md": Page(instead={1: {"/opt/tidelog/bin/python": sys.executable}}, numbers=(1,)),
     "objects.md": Page(
@@ -184,7 +184,7 @@ def blocks_of(name: str) -> list[Block]:
 
 
 def _run_commands(place: str, text: str) -> None:
-    """Run tidelog's commands in this process, so that they use its session."""
+    """Run tidelog's commands in this process, so that they use this process's Spark session."""
     for line in text.replace("\\\n", " ").splitlines():
         assert not line or line.startswith("tidelog "), f"{place}: {line}"
     for words in commands(text):

@@ -1,4 +1,4 @@
-"""Commands and snippets of the documentation are valid, and run or have a reason not to."""
+"""Commands and snippets of the documentation are valid; tests run them, or state why not."""
 
 import ast
 import os
@@ -61,7 +61,7 @@ _GROUPS: Final = (
     + "for g in planes loader; do tidelog rewind -b broker:9092 --group $g --topic flights"
     + " --to earliest --execute; done\n"
 )
-# A topic of two clusters, and a group.
+# Creates a topic on each of two clusters, and a consumer group on the first one.
 _PAIR: Final = """
 for cluster in east:9092 west:9092; do
     tidelog create orders -b $cluster
@@ -80,7 +80,8 @@ tidelog() {
     grep -q '^listening on 127.0.0.1:[0-9]*, data in ' served
 }
 """
-# A broker with an offline partition: a write fails while the process may not write to any file.
+# Starts a broker and takes a partition offline: a write fails, because the broker's largest
+# allowed file size is 0 meanwhile.
 _FAILED_DISK: Final = """
 tidelog serve --data data --listen 127.0.0.1:0 > served 2> >(cat > log) &
 trap "kill $!; wait $!" EXIT
@@ -154,7 +155,7 @@ RUN: Final[Mapping[tuple[str, int], Setting]] = {
         {"standby            # until Ctrl-C": "standby --once"},
         brokers=1,
     ),
-    # Measuring the latency needs a thousand records that arrive meanwhile.
+    # Measuring the latency would need a thousand records that arrive during the measurement.
     ("failover.md", 1): Setting(_PAIR, {"--sample-for 5m": "--max-latency 2m"}, brokers=2),
     ("follow.md", 2): Setting(
         _REMOTE + _FLIGHTS + _SERVE + _FOLLOW,

@@ -93,7 +93,10 @@ def lived() -> Life:
 
 
 def judge(state: CrashState, before: Recorded, after: Recorded) -> None:
-    """Assert that the file is whole, that its events are true, and that older ones are left."""
+    """Assert that the file is whole and has only true events.
+
+    The events are the first ones of the list after the step, or all of the list before the step.
+    """
     files = reopen(state)
     found, problems = read_deletions(files, f"{ROOT}/{TOPIC}-0")
     assert problems == []

@@ -1,4 +1,4 @@
-"""Each changing call fails once: its partition reports it, goes offline, and stays readable."""
+"""Each call that changes the disk fails once: the partition goes offline and stays readable."""
 
 from contextlib import suppress
 from functools import cache

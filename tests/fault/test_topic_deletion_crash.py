@@ -37,7 +37,7 @@ DOOMED = ("a", "c")
 
 
 def durable_topics() -> tuple[SeededEnv, LogDir]:
-    """Create topics with four durable records in each partition; delete the first one of each."""
+    """Create topics with four durable records per partition; delete each partition's first one."""
     env, directory = settled()
     directory.topic_admin.create([NewTopic(name, count) for name, count in PARTITIONS.items()])
     for name, count in PARTITIONS.items():

@@ -102,10 +102,10 @@ class WideWorkload(Workload):
     def follow(self) -> None:
         """Append one to three batches of a leader, some after a gap that compaction has left.
 
-        The log's first batch starts at offset 0. A crash may tear the offset of a batch, which no
-        checksum covers: only the order of the offsets reveals this. In a log below offset 256 a
-        torn offset reads as 0, which would not be out of order in the first batch. Kafka's format
-        has this limit.
+        No gap precedes the log's first batch, so this batch starts at offset 0. A crash may tear
+        the offset of a batch, which no checksum covers. Below offset 256, a torn offset reads as 0.
+        The order of offsets reveals this in every batch but the first one, where 0 is in order.
+        Kafka's format has this limit.
         """
         promise, data = self.promise, bytearray()
         offset = first = promise.end

@@ -99,7 +99,7 @@ class _Names:
                 self.drop(change.node)
 
     def directories(self) -> dict[int, dict[str, int]]:
-        """Return nodes by directory and name; only the root may be without names."""
+        """Return nodes by directory and name; of the empty directories, only the root is listed."""
         found: dict[int, dict[str, int]] = {ROOT: {}}
         for (parent, name), node in self.node_of.items():
             found.setdefault(parent, {})[name] = node

@@ -1,4 +1,4 @@
-"""Variants of the machine's file system: a hook before calls, failing calls, all in memory."""
+"""The machine's file system with hooks before calls, failing calls, or all bytes in memory."""
 
 import errno
 from collections.abc import Callable, Iterable

@@ -97,7 +97,7 @@ def check(history: History) -> list[Anomaly]:
 
 
 def _reads(known: _Known) -> Iterator[Anomaly]:
-    """Yield an anomaly for each read of a value that may never be read, or not yet at that time."""
+    """Yield reads of unknown values, and committed reads of aborted or not yet committed ones."""
     for read in known.reads:
         owner = known.owners.get(read.value)
         if owner is None:

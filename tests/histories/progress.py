@@ -1,4 +1,4 @@
-"""Progress of the clients of several histories together, and the availability of their broker."""
+"""Combined progress of the clients of several histories, and availability of their broker."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """A broker is killed at each call of a transaction's end: the transaction is complete or absent.
 
 The transaction copies two partitions and commits a group's offsets: it writes records, markers in
-three topics and both records of the coordinator. The whole broker takes part.
+three topics and both records of the coordinator. The test runs a whole broker.
 """
 
 import asyncio

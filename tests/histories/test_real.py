@@ -14,7 +14,7 @@ from tests.worlds.brokers.victims import Nursery
 # Number of histories that share a broker and its kills: as many as there are `PAIRS`.
 TOGETHER = 5
 PLAIN_RUN, SWEEP = 15, 2_000
-# Number of seeds, the last ones of the sweep, in whose histories groups have members of both
+# Number of seeds at the end of the sweep. In their histories, groups have members of both
 # protocols.
 BOTH = 400
 FAULTY = Path(__file__).with_name("faulty")

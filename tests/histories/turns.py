@@ -51,7 +51,7 @@ class Turns(ThreadPoolExecutor):
 
 
 class AtOnce(ThreadPoolExecutor):
-    """Runs work at once, because its callers wait for it without running the event loop."""
+    """Runs each call at once: callers wait for the result without running the event loop."""
 
     def submit(
         self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs

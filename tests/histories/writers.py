@@ -177,7 +177,7 @@ class Writer(Client):
         await self.surely(step)
 
     async def be_fenced(self, transaction: Transaction) -> None:
-        """Let a rival take the transactional id and stop; this producer does not know of it."""
+        """Let a rival take the transactional id and stop; this producer is not informed."""
         facts = (self.lives, self.names, self.history, Random(self.random.random()))
         rival = Writer(*facts, f"{self.name}'s rival", own_id=self.transactional_id)
         await rival.init()
@@ -258,8 +258,8 @@ class Writer(Client):
 class Copier(Writer):
     """Reads its partitions as a member of a group, and copies the values to another topic.
 
-    The transaction also commits the group's offset. Several copiers share the work; a copier that
-    has meanwhile lost a partition is refused.
+    Each transaction writes copies and commits the group's offset. Several copiers share the work;
+    the broker refuses the transaction of a copier that has meanwhile lost the partition.
     """
 
     member: Member = field(kw_only=True)

@@ -192,7 +192,8 @@ def _bad_changes() -> Iterator[Question]:
     for kind, name in PLACES:
         for configs in BAD if kind == BROKER else BAD[:2]:
             what = f"of {name!r}: {configs}"
-            if name != "":  # it would remove all brokers' default that a Kafka feature has set
+            # With an empty name, the request would remove a default that a Kafka feature has set.
+            if name != "":
                 values = [ConfigValue(name=key, value=value) for key, value in configs]
                 whole = AlterConfigsResource(resource_type=kind, resource_name=name, configs=values)
                 changing = AlterConfigsRequest(resources=[whole], validate_only=True)

@@ -1,4 +1,4 @@
-"""ACLs for IPv6 clients: Kafka compares addresses as text, tidelog in each notation."""
+"""ACLs for IPv6 clients: Kafka compares addresses as text, tidelog accepts each notation."""
 
 from pathlib import Path
 from typing import Final

@@ -41,7 +41,7 @@ def assert_reads_equal(oracle: Oracle, broker: Broker, topic: str) -> int:
 
 
 def write_every_codec(oracle: Oracle, broker: Broker, topic: str) -> int:
-    """Write records with every codec, through both producers."""
+    """Write records with every codec, through Kafka's own producer and through librdkafka."""
     rng = random.Random(topic)
     for codec in CODECS:
         produce(oracle, broker, topic, drawn(rng, 30), codec=codec)

@@ -175,7 +175,7 @@ CERTIFICATE: Final = b"-----BEGIN CERTIFICATE"
 
 
 def broken(house: House) -> dict[str, bytes]:
-    """Return unusable contents of the keystore, by error. Kafka may read the file at any time."""
+    """Return unusable contents of the keystore, by error."""
     good = house.keystore.read_bytes()
     key, _, certificate = good.partition(CERTIFICATE)
     another_key = house.authority.issue("spare").read_bytes().partition(CERTIFICATE)[0]

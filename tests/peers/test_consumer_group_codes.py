@@ -130,7 +130,7 @@ def many_members(talk: ConsumerTalk) -> None:
 
 
 def range_members(talk: ConsumerTalk) -> None:
-    """Ranges are in the order of members' ids and instance ids; members read different topics."""
+    """`range` sorts members by instance id and member id; the members read different topics."""
     for name, topics in (("m2", [ROUTES]), ("m1", [ROUTES, STOPS]), ("m3", [STOPS])):
         talk.enter(name, *topics, server_assignor="range")
         talk.describe_consumers()

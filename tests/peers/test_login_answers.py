@@ -76,7 +76,7 @@ def test_a_session_is_not_renewed_by_another_mechanism(
 def test_a_mechanism_that_is_not_enabled_is_refused_at_a_renewal_by_ours_alone(
     doors: tuple[Door, Door], mechanism: str
 ) -> None:
-    """If an authenticated client requests an unsupported mechanism, Kafka closes without error."""
+    """If an authenticated client requests an unsupported mechanism, only Kafka sends no error."""
 
     def story(visitor: Visitor) -> None:
         visitor.log_in(mechanism)

@@ -100,7 +100,7 @@ def test_a_message_after_a_completed_exchange_is_refused(
 
 
 def answers(doors: tuple[Door, Door], mechanism: str, *message: object) -> list[object]:
-    """Return Kafka's responses and ours to a changed authentication, without the handshake."""
+    """Return Kafka's responses and ours to changed SCRAM messages, without the handshake's."""
 
     def story(visitor: Visitor) -> None:
         visitor.shake(mechanism)

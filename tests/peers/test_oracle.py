@@ -27,7 +27,7 @@ for line in sys.stdin:
 
 
 class Home(KafkaHome):
-    """A home without Kafka."""
+    """Runs `STAND_IN` in place of Kafka's JVM."""
 
     def java_command(self, *_: object, **__: object) -> list[str]:
         return [sys.executable, "-c", STAND_IN]

@@ -89,7 +89,7 @@ def sides(
 
 
 def _jvm(keys: Path) -> tuple[str, ...]:
-    """Kafka reads keys only from URLs that a system property allows."""
+    """Return arguments of Kafka's JVM with the system property that allows the URL of the keys."""
     allowed = f"org.apache.kafka.sasl.oauthbearer.allowed.urls={keys.as_uri()}"
     return (*QUICK_JVM, f"-D{allowed}", f"-D{allowed.replace('urls=file://', 'files=')}")
 

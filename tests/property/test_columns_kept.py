@@ -1,4 +1,4 @@
-"""A narrow table keeps the best set of columns, compared with a search through all sets."""
+"""Of the sets of columns that fit into a narrow table, `plan` chooses the best one."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations

@@ -254,7 +254,7 @@ def _facts(count: int, keys: float) -> list[SegmentFacts]:
 def test_all_keys_are_mapped_if_their_number_is_uncertain(
     count_error: float, map_keys_max: float, map_from: int
 ) -> None:
-    """All keys are mapped if the map has spare room; a full map gives no exact number of keys."""
+    """Offsets from 0 on are mapped only if the map has room: a full map can't count the keys."""
     demand = Demand(
         cleanable_end=60,
         active_bytes=0,

@@ -312,7 +312,7 @@ def test_a_table_from_before_a_compaction_reports_since_when_tables_are_exact() 
 
 @pytest.mark.parametrize("later_ms", [None, 10])
 def test_a_compaction_beyond_the_planned_end_is_an_error(later_ms: int | None) -> None:
-    """A compaction beyond the planned end removes records whose newer versions are after it."""
+    """Such a compaction removes records whose newer versions are after the planned end."""
     put = [Step("put", b"a", b"1"), Step("put", b"a", b"2"), Step("put", b"b", b"1"), Step("roll")]
     env, _, middle = play_steps(put, "offset", {"cleanup.policy": "compact"})
     at_ms = None if later_ms is None else middle + later_ms

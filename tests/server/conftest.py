@@ -14,7 +14,7 @@ from tidelog.server.security import bearer_tokens
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_doors() -> Iterator[None]:
-    """Extend the timeouts of SASL, TLS, HTTP and key requests, which a paused machine exceeds."""
+    """Extend the timeouts of SASL, TLS, HTTP and requests for keys, for machines that pause."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sasl_session, "DEADLINE_MS", PATIENCE_S * 1000)
         patch.setattr(listener, "TLS_TIMEOUT_S", PATIENCE_S)

@@ -179,7 +179,7 @@ def append_every(
 
 
 def test_ranges_of_rounded_append_times_are_those_of_the_directory(tmp_path: Path) -> None:
-    """Stored append times may be a step too early, so ranges begin a step early, too."""
+    """Stored append times are up to a step (1 s) early, so ranges begin up to a step early, too."""
     data = str(tmp_path / "data")
     config = {"tidelog.append.time.granularity.ms": "1000", "retention.ms": "-1"}
     append_every(330, 20, data, "rounded", config)
@@ -233,7 +233,7 @@ def test_ranges_of_exact_timestamps_end_exactly_though_append_times_are_rounded(
 def test_a_query_of_rounded_append_times_reads_from_brokers_the_rows_of_the_directory(
     tmp_path: Path, timestamp_type: str
 ) -> None:
-    """Brokers subtract the step from the time of a search, also from the end of a range."""
+    """Brokers subtract the append clock's step from each searched time, also from a range's end."""
     data = str(tmp_path / "data")
     config = {
         "tidelog.append.time.granularity.ms": "1000",
@@ -265,7 +265,7 @@ def test_a_query_of_rounded_append_times_reads_from_brokers_the_rows_of_the_dire
 
 
 def test_a_query_filters_rows_of_brokers_by_append_time(tmp_path: Path) -> None:
-    """Spark doesn't apply such a filter again, because limits on times implement it exactly."""
+    """Spark doesn't apply such a filter again, so the range of append times must be exact."""
     data = str(tmp_path / "data")
     append_every(10, 10, data, "filtered", {"retention.ms": "-1"})
     with tidelog.broker(data, settings={"log.initial.task.delay.ms": "3600000"}) as broker:

@@ -99,7 +99,7 @@ def test_rows_of_a_range(broker: Broker, stamps: str) -> None:
 
 
 def test_audits_read_through_librdkafka(broker: Broker) -> None:
-    """With TLS or SASL; here because of a setting that only librdkafka has."""
+    """This setting makes the audit read through librdkafka, as TLS and SASL do."""
     put(broker, {})
     client = {"socket.keepalive.enable": "true"}
     place = Place.parse(f"kafka://{broker.bootstrap_servers}", client=client)

@@ -113,7 +113,7 @@ def test_records_without_times_cannot_be_searched(filled: Broker) -> None:
 def test_a_lookup_through_a_connection_finds_no_match_among_records_without_times(
     filled: Broker,
 ) -> None:
-    """As in the directory itself, the other partitions have their results."""
+    """As in a directory, a partition without a match does not affect the other partitions."""
     with tidelog.connect(filled.bootstrap_servers) as cluster:
         matches = cluster.offsets_at(TOPIC, 2_500)
         assert [match and match.offset for match in matches.values()] == [1, None, None]

@@ -1,4 +1,4 @@
-"""Records that are only in the tier can be read and looked up; lookups give the local start."""
+"""Reads and lookups find records that are only in the tier; ListOffsets returns the local start."""
 
 import logging
 from collections.abc import Sequence

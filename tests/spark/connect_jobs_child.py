@@ -73,7 +73,7 @@ def replay(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def mirror(spark: "SparkSession", work: Path) -> dict[str, object]:
-    """Mirror continuously while a topic is created; then mirror all that is left and stop."""
+    """Mirror continuously while a topic is created; then copy the remaining records and stop."""
     source, target, checkpoint = f"{work}/logs", f"{work}/copy", f"{work}/check"
     stopped = threading.Event()
     done: list[BatchDone] = []

@@ -44,7 +44,7 @@ def answers(name: str, folder: Path) -> Iterator[Answer]:
 
 
 def alike(folder: Path) -> Iterator[Answer]:
-    """Yield results that must be equal in every version; then append, and yield the last result."""
+    """Yield results that must be equal in every version: of reads, then of an append."""
     yield from facts(folder)
     yield "appended", _appended()
 

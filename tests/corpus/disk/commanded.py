@@ -127,7 +127,8 @@ def erase(_home: Path, notes: Notes) -> None:
 def tier_changes(home: Path, notes: Notes) -> None:
     """Erase a key in a tier, restore a lost and a damaged tier record, and apply retention.
 
-    Afterwards a copy of the directory takes the tier over; records that the copy lacks are dropped.
+    Afterwards an older copy of the directory takes the tier over. The command drops the tier's
+    records that the copy lacks.
     """
     kind = {"remote_storage_enable": "true", "local_retention_bytes": "700"}
     _filled("t", 6, **kind)

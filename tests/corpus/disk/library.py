@@ -23,7 +23,7 @@ class Notes(list[str]):
 
     @contextmanager
     def refusal(self) -> Iterator[None]:
-        """Record the error of a block that must fail; `not refused` if the block does not fail."""
+        """Record the error that the block raises, or `not refused` if it raises none."""
         try:
             yield
         except tidelog.TidelogError as error:
@@ -117,7 +117,7 @@ def tables(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Note
 
 
 def loads(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Load a source once, again, again with more records, and again under another name."""
+    """Load a source, load it again, then with more records, then under another name."""
     directory.create_topic("t", partitions=2, config=SMALL)
     directory.load_once("t", some(clock, 6), source="a.csv")
     clock.advance(1000)
@@ -167,7 +167,7 @@ def rolled(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Note
 
 
 def kept(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Apply retention by size, time and both, and to the active segment and compacted topics."""
+    """Apply retention by size, by time and by both, with compaction, and to active segments."""
     config = {
         "size": {"retention.bytes": "1500", "retention.ms": "-1"},
         "exact": {"retention.bytes": "1674", "retention.ms": "-1"},

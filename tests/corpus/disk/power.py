@@ -1,8 +1,8 @@
-"""Power is lost during a workload: the directory's content after it is opened again.
+"""Content of a directory that is opened after a power loss during a workload.
 
-Each crash is recorded in one line. It has the number of calls before the crash, each partition's
-record count and last offset, the reports, and a digest of the files after the directory was opened
-and closed.
+Each crash is recorded in one line. The line has the number of calls before the crash, each
+partition's first offset, end offset and record count, the reports of the recovery, a digest of the
+calls of recovery and close, and a digest of the files after the close.
 """
 
 import hashlib

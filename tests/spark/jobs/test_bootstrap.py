@@ -1,4 +1,4 @@
-"""A bootstrap writes every row once, in order and all at once; a replay reads by create time."""
+"""A bootstrap writes every row once, in order, in one commit; a replay reads by create time."""
 
 import json
 from collections import Counter

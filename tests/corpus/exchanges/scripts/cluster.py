@@ -39,7 +39,7 @@ def api_versions(stage: Stage, version: int) -> None:
 
 
 def _shaken(stage: Stage, name: str) -> Line:
-    """Return a connection that can authenticate."""
+    """Return the connection of this name to the listener that requires SASL."""
     return stage.line(name, "SASL_PLAINTEXT")
 
 

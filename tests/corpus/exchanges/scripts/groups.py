@@ -42,7 +42,7 @@ def ready(stage: Stage) -> None:
 
 
 def member_of(line: Line, group: str, *, instance: str | None = None) -> str:
-    """Join the only member of a group and get its assignment; the exchange is not recorded."""
+    """Join a group as its only member; return the member's id. The requests are not recorded."""
     tree = joining(group, group_instance_id=instance)
     answer = line.quiet("join_group", 7, tree)
     if number(answer, "error_code") == MEMBER_ID_REQUIRED:

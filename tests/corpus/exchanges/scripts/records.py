@@ -56,7 +56,7 @@ def produce(stage: Stage, version: int) -> None:
 
 
 def _numbered(stage: Stage, version: int) -> None:
-    """Send numbered batches: one twice, one after a gap, one of a later epoch, one of a new id."""
+    """Send batches with sequence numbers: repeated, after a gap, in a later epoch, of a new id."""
     main = stage.main
     given = main.quiet("init_producer_id", 4, {"transactional_id": None, "producer_id": -1})
     own = number(given, "producer_id")

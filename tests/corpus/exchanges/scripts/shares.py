@@ -56,7 +56,7 @@ def earliest(stage: Stage, group: str) -> None:
 
 
 def opened(stage: Stage, group: str, member: str = MEMBER) -> None:
-    """Join a member of a share group and start its partitions; the requests are not recorded."""
+    """Add a member to a share group, and start the group's partitions; records no request."""
     earliest(stage, group)
     answer = stage.main.quiet("share_group_heartbeat", 1, sharing(group, member, 0))
     asked: Tree = sharing(group, member, number(answer, "member_epoch"))

@@ -179,7 +179,7 @@ def _thrown_out(stage: Stage, group: str, epoch: int) -> None:
 
 
 def _uneven(stage: Stage) -> None:
-    """Members with different topics, by each assignor."""
+    """Let each assignor assign partitions to members with different topics."""
     stage.chapter("uneven")
     api, line = "consumer_group_heartbeat", stage.line("one")
     for topic, partitions in (("few", 1), ("some", 3), ("many", 5)):

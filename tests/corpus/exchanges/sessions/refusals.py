@@ -1,4 +1,4 @@
-"""Requests for administration that the broker refuses: one request for each error message."""
+"""Administrative requests that the broker refuses: one request for each error message."""
 
 from pathlib import Path
 from typing import Final
