@@ -48,7 +48,7 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 
 def await_markers(broker: AnyBroker, topic: str) -> None:
-    """Wait until a topic has no open transaction: markers come after a commit's response."""
+    """Wait until a topic has no open transaction, because markers follow a commit's response."""
     admin = AdminClient(broker.client_config())
     for number in admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions:
         await_ended(broker.bootstrap, topic, number)

@@ -1,4 +1,4 @@
-"""A stream writes each record once although its broker is killed and restarted.
+"""A stream and a mirror write each record once although the broker is killed and restarted.
 
 The driver keeps running. Spark's tasks get no response to their last requests and retry, or the
 query fails and the test restarts it from the checkpoint, as users would do. The kill occurs when

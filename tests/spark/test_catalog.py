@@ -73,7 +73,7 @@ def test_a_table_that_could_not_be_read_is_refused_before_anything_is_written(
 
 
 def test_a_write_inside_foreach_batch_is_no_new_table(spark: "SparkSession", root: str) -> None:
-    """Spark runs a write to a new table in a command, but this test's write in a micro-batch."""
+    """Spark runs a write to a new table as a command. This test writes within a micro-batch."""
 
     def write(batch: "DataFrame", number: int) -> None:
         options = {"path": root, "topic": TOPIC, "txnAppId": "again", "txnVersion": str(number)}

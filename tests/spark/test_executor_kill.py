@@ -110,7 +110,7 @@ class Killing:
                 self.looks.append([end for _, end in sorted(ends.items())])
 
     def check(self, wholes: Sequence[Collection[int]]) -> Told:
-        """Assert that Spark lost the executors and readers saw whole commits; return the counts.
+        """Check that Spark lost executors and readers saw whole commits; return Spark's counts.
 
         Args:
             wholes: For each partition, the ends that a reader may see: 0, and the end of each

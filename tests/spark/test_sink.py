@@ -220,7 +220,7 @@ def note_end_of_others(spark: "SparkSession", note: Path) -> None:
 
 
 def test_a_failed_task_leaves_no_files(spark: "SparkSession", root: str, tmp_path: Path) -> None:
-    """Tasks may outlive an aborted write, so this test's last task fails after all others."""
+    """Tasks may outlive an aborted write, so the failing task waits until all others have ended."""
     before, note = all_paths(root), tmp_path.parent / f"{tmp_path.name}-ended"
     with ThreadPoolExecutor(1) as threads:
         noting = threads.submit(note_end_of_others, spark, note)

@@ -240,7 +240,7 @@ def test_topics_by_pattern_and_partitions(spark: "SparkSession", roots: dict[int
 
 
 def test_empty_range_has_no_rows(spark: "SparkSession", roots: dict[int, str]) -> None:
-    """For a plan without partitions, Spark must not create one partition without a split."""
+    """The plan has no tasks, so the source gives Spark one partition without rows."""
     frame = load(spark, roots[21], startingTimestamp=T0 + 2 * SPAN_MS)
     assert frame.count() == 0
 

@@ -300,7 +300,7 @@ def _module_of(path: Path, package: Path) -> tuple[str, ...]:
 
 @cache
 def names_and_texts(source: str) -> tuple[frozenset[str], tuple[tuple[int, str], ...]]:
-    """Return the names in code, and the docstrings and comments, each with its first line.
+    """Return the names in code, and each docstring and comment with its first line's number.
 
     The docstring of the module is the first of the texts.
     """

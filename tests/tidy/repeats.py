@@ -12,7 +12,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def repeated_functions(sources: Mapping[str, str]) -> list[str]:
     """Return functions of at least four statements that have equal bodies in several files.
 
-    Names of functions, arguments and local variables, annotations and docstrings may differ.
+    Docstrings, annotations, and the names of functions, arguments and local variables may differ.
 
     Args:
         sources: Path and text of each file.

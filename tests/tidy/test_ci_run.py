@@ -32,8 +32,8 @@ def test_a(number):
         open("was wrong", "w").close()
         {wrong}
 """
-# Tests of other folders wait until all tests of Spark and Kafka are done, so that no process takes
-# more than its share.
+# Tests for a project of several folders. Each test notes its process. Tests of other folders wait
+# until all tests in `spark` and `peers` have run, so that no process takes more than its share.
 NOTES_PROCESS = """
 import os
 import threading
@@ -148,7 +148,7 @@ def test_failed_tests_after_a_red_check_are_red(ci: Ci) -> None:
 def test_a_missing_program_that_cannot_be_installed_is_red(
     ci: Ci, tool: str, user_id: int, apt_code: int
 ) -> None:
-    """No test runs: the tests with the program would fail one by one, or be skipped."""
+    """No test runs. Otherwise the tests that need the program would fail one by one."""
     ci.lacks(tool, user_id=user_id, apt_code=apt_code)
     done = ci.run(0, 0)
     assert (done.returncode, ci.calls) == (1, [])

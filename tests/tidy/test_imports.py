@@ -60,8 +60,8 @@ for group, names in ((app, COMMANDS), (spark, JOBS)):
         os.wait()
 """
 HELP_MODULES_MAX = 55
-# Commands whose help loads more modules than other helps, because it lists types of files or
-# records.
+# Commands whose help loads more modules than the help of other commands, because it lists types of
+# files or records.
 HELP_READS = {"tidelog dump", "tidelog read"}
 # Pattern of the modules for a command's work, which are imported when the command runs.
 WORK = re.compile(

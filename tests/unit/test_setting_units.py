@@ -138,7 +138,7 @@ def test_short_forms_read_back_to_the_same_number(name: str, number: int) -> Non
 
 
 def test_every_setting_in_ms_or_bytes_has_its_unit() -> None:
-    """Each setting in ms or bytes has a numeric type, and its unit."""
+    """If a setting's name shows that its unit is ms or bytes, its type is numeric."""
     for key in (*TOPIC_CONFIGS, *BROKER_CONFIGS):
         if _unit_of(key.name) is not None:
             assert key.kind.type_name in ("int", "long"), key.name

@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 
-# Of values with more bytes, characters and items together, only the first difference is shown.
+# If the sizes of two values (bytes, characters and items) add up to more than this, only the first
+# difference is shown.
 SIZE_MAX: Final = 2_000
 # Maximum length of a shown value.
 SHOWN: Final = 200

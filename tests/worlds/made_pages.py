@@ -81,7 +81,7 @@ def latency_page(hours: int = 24 * 365) -> Report:
 
 
 def lag_page() -> Report:
-    """Return a page of three groups: one without lag, and two with lag, one of five years."""
+    """Return a page of three groups: one without lag, and two with a lag of five years."""
 
     def seen(partition: int, end: int, committed: int) -> Observation:
         unread = None

@@ -68,7 +68,7 @@ def with_time(
 ) -> tuple[int, T]:
     """Call `run` with as few seconds as a quiet machine needs, then with more, up to `PATIENCE_S`.
 
-    Use it for functions that take the whole time if they find nothing. Returns the seconds and the
+    This is for a `run` that takes the whole time if it finds nothing. Returns the seconds and the
     result of the last run; `is_enough` may still reject this result.
     """
     for seconds in (least_s, 8 * least_s):

@@ -41,7 +41,7 @@ MOMENTS: Final = {
 
 
 def write_table(path: Path) -> None:
-    """Write rows whose times are out of order, in row groups for several tasks."""
+    """Write rows whose times are out of order, in enough row groups for several tasks."""
     numbers = [(n * 7919) % ROWS for n in range(ROWS)]
     table = pa.table(
         {
@@ -220,8 +220,8 @@ def check_all(data: Path) -> None:
     assert sorted(found) == [(n, T0 + n * STEP_MS) for n in range(ROWS)]
 
 
-# The first kill of seed 14 occurs while tasks stage segments; with the other seeds, kills also
-# occur later in the job.
+# With seed 14, the test kills the command once, while tasks stage segments. With each other seed,
+# it tries five kills, at any step of the job.
 @pytest.mark.parametrize(
     ("seed", "kills"),
     [(14, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 15))],

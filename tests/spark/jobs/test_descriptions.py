@@ -68,7 +68,7 @@ def test_each_job_of_spark_names_our_job_and_its_topic(
             spark, root, "prices", to=f"parquet:{tmp_path}/out", clock="append", start="-1d"
         ),
         "bootstrap": bootstrap,
-        # In place of a list of topics, a string is the name of one topic.
+        # A string stands for a list with one topic.
         "mirror": lambda: tidelog_spark.mirror(
             spark, root, "prices", str(tmp_path / "b"), checkpoint=f"{tmp_path}/c", create=True
         ),

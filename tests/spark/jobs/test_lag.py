@@ -1,4 +1,4 @@
-"""`tidelog.spark.lag` on real Spark, for a standby, and for a broker with and without its files."""
+"""`tidelog.spark.lag` on real Spark: a standby, a broker, and a broker together with its files."""
 
 import os
 import re

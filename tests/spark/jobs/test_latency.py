@@ -118,7 +118,8 @@ def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     assert (wrong.code, "no topic other" in wrong.err or "other" in wrong.err) == (1, True)
 
 
-# A setting that only librdkafka has, so that it reads the records, as with TLS or SASL.
+# If a setting is given that only librdkafka has, librdkafka reads the records. TLS or SASL settings
+# have the same effect.
 BY_LIBRARY = {"socket.keepalive.enable": "true"}
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def some(partition: int, first: int, count: int) -> list[NewRecord]:
-    """Return records with and without key, value, headers and time, identified by their values."""
+    """Return records with distinct values; some have no key, some no headers, some no time."""
     return [
         NewRecord(
             key=None if n % 5 == 0 else b"k%d" % (n % 11),
@@ -70,7 +70,7 @@ class TestDraftOfKip32:
     def test_receive_times_increase_with_records_of_two_clusters(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """Two sources are copied in turn; the second's records are an hour older on both clocks."""
+        """Each run copies one record per source; the second source's times are an hour earlier."""
         one = make(f"{tmp_path}/cluster1", "flights")
         other = make(f"{tmp_path}/cluster3", "flights")
         two = make(f"{tmp_path}/cluster2", "flights")

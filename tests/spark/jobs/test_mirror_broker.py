@@ -1,4 +1,4 @@
-"""The driver of a mirror into a broker is killed, and `failover` uses the mirror's map."""
+"""Mirrors into a broker: their driver is killed at random, and `failover` uses a mirror's map."""
 
 import io
 import json
@@ -117,7 +117,7 @@ def test_every_record_once_whenever_the_driver_is_killed(
 
 
 def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None:
-    """Wait for a random time of at most the duration of a batch."""
+    """Wait for a random time, at most 1.5 s, which is about the duration of a batch."""
     try:
         child.wait(timeout=dice.uniform(0, 1.5))
     except subprocess.TimeoutExpired:

@@ -44,7 +44,7 @@ class Story:
 
 
 def test_new_topics_and_partitions_are_copied(spark: "SparkSession", tmp_path: Path) -> None:
-    """Two sources, one of them by pattern, copy to one topic; the mirror continues after a stop."""
+    """A mirror copies two sources, one chosen by a pattern, and continues after a stop."""
     one, two = make(f"{tmp_path}/a", "shop.orders", 2), make(f"{tmp_path}/c", "old", 1)
     make(one, "other")
     append(one, "shop.orders", 1, some(1, 0, 40))

@@ -240,7 +240,7 @@ def test_a_rate_is_kept_without_sleeping(
 def test_a_folder_of_another_replay_is_not_overwritten(
     spark: "SparkSession", source: str, tmp_path: Path
 ) -> None:
-    """Also not if the refused replay, which has a progress file, is repeated."""
+    """The other replay, which has a progress file, is refused both times."""
     env, files = Env(clock=ManualClock(T0)), tmp_path / "files"
     first = Replay(
         Place(source), "flights", to=f"parquet:{files}", end=T0 + 2 * MINUTE, env=env

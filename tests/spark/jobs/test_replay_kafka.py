@@ -1,4 +1,4 @@
-"""Replays to and from a real broker write each record once, with its times; some are refused."""
+"""Replays to and from a real broker write each record once, with its times, or are refused."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,8 +137,9 @@ def test_the_settings_of_a_target_broker_are_checked(
     with pytest.raises(TargetLoses, match="would be overwritten") as caught:
         replay(spark, source, "tides", to=to, to_topic="tides-stamped", partitions="keep")
     assert "need partitions 0 to 1, but the target has 1 partition" in str(caught.value)
-    # The count in the message comes from the broker's lookups by time: it is the number of offsets
-    # before the time limit. It is an estimate, because the transaction's marker is after the limit.
+    # The count in the message is an estimate: the number of offsets before the time limit, from the
+    # broker's lookups by time. Here it is exact, because the transaction's marker is after the
+    # limit.
     now = SystemClock().now_ms()
     kafka_broker.create_topic("tides-all", PARTITIONS, retention_ms="-1")
     replay(spark, source, "tides", to=to, to_topic="tides-all")

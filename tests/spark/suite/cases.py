@@ -54,7 +54,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Send:
-    """One call of a producer, which is in a transaction if `commit` is not None."""
+    """Records that are sent in one call; they are in a transaction if `commit` is not None."""
 
     records: Sequence[NewRecord]
     codec: Codec = Codec.NONE
@@ -204,7 +204,7 @@ def gap_rows(oracle: Oracle, broker: Broker) -> list[Row]:
 
 
 def fill_directory(path: str, gaps: Path) -> None:
-    """Create the same topics in our directory. The topic with gaps is copied, as a standby does.
+    """Create the same topics in our directory; copy the topic with gaps from Kafka's files.
 
     Args:
         path: The new directory.

@@ -1,4 +1,4 @@
-"""The topics of the suite in Kafka, sent once for all modules of the suite."""
+"""Kafka's broker with the topics of the suite, filled once for all modules of the suite."""
 
 import pytest
 from tests.spark.suite.cases import fill_broker

@@ -43,7 +43,7 @@ def session(jars: Path) -> "SparkSession":
 
 
 def streamed(spark: "SparkSession", kind: str, options: dict[str, str], folder: str) -> "DataFrame":
-    """Return all micro-batches of a stream of the existing records."""
+    """Stream the existing records; return the rows of all micro-batches."""
     name = f"{kind}_{len(spark.catalog.listTables())}"
     frame = spark.readStream.format(kind).options(**options).load()
     query = (

@@ -1,7 +1,7 @@
 """Spark's own Kafka connector and our source give the same results for the same queries.
 
-Both read the topics of the suite from one Kafka broker, in one session. The session belongs to a
-separate program, because it needs the connector's jars at its start.
+Both read the topics of the suite from one Kafka broker, in one session. The session runs in a
+separate program, because Spark must be started with the connector's jars.
 """
 
 import json

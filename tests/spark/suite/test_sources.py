@@ -137,7 +137,7 @@ def test_offsets_by_partition(load: Load) -> None:
 
 
 def test_times_as_positions_and_exactly(load: Load) -> None:
-    """As positions, start and end times mean the first records at or after these times."""
+    """As positions, times become offsets; exactly, a read returns only records in the range."""
     (topic,) = (topic for topic in TOPICS if topic.name == RECORDS)
     every = topic.rows(IsolationLevel.READ_UNCOMMITTED)
     start, end = T0 + SPAN_MS // 3, T0 + 9 * SPAN_MS // 10

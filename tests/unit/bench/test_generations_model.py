@@ -35,7 +35,7 @@ def test_uniform_updates_write_a_fraction_of_brute_force() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_yields_of_earlier_cleanings_make_the_estimate_no_better(kind: str) -> None:
-    """Estimates from yields save no writes compared with samples; those from both save at most 2 %.
+    """Compared with samples, yields save no writes, and yields with samples save at most 2 %.
 
     With yields alone, the model is even given the exact live size of the whole log.
     """

@@ -23,9 +23,9 @@ def flights(cli: Cli) -> Cli:
 
 @pytest.fixture(params=["directory", "cluster"])
 def place(request: pytest.FixtureRequest, hours: Cli) -> Iterator[tuple[str, ...]]:
-    """Yield options to read the same records from disk and from a broker.
+    """Yield options to read the records of the fixture `hours` from disk, then from a broker.
 
-    The module of the test has the fixture `hours`.
+    Each module that uses this fixture defines `hours`.
     """
     if request.param == "directory":
         yield ("--data", str(hours.data))

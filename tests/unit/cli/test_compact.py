@@ -117,7 +117,7 @@ def test_segments_in_a_tier_are_compacted_there(tmp_path: Path) -> None:
 
 
 class TestReasonsOfAPlan:
-    """Partitions of a topic are often left out for reasons that differ only in numbers."""
+    """A plan often leaves out partitions of a topic for reasons that differ only in numbers."""
 
     def test_the_topic_has_one_reason_and_the_segments_have_all(self, tmp_path: Path) -> None:
         cli = compactable(tmp_path)

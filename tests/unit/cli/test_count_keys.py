@@ -1,4 +1,4 @@
-"""`count --by key` shows which keys are large, `count --repeated` which records came twice."""
+"""`count --by key` shows which keys are large, `count --repeated` which records are repeated."""
 
 import pytest
 from tests.worlds.command_line import NOW, Cli

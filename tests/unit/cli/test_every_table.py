@@ -24,7 +24,7 @@ WIDE: Final = {
     "topics._PARTITION_COLUMNS": 144,
 }
 # Names with several meanings: `start` and `end` are offsets or times, `partitions` and `offsets`
-# are numbers or lists, and a table of records has the topic only if it has several topics.
+# are numbers or lists, and a table of records shows the topic only if there are several topics.
 SEVERAL_MEANINGS: Final = {"end", "offsets", "partitions", "start", "topic", "value"}
 # Tables of a file's contents, with numbers as the file has them.
 OF_FILES: Final = {"dump._BATCH_COLUMNS", "dump._RECORD_COLUMNS"}

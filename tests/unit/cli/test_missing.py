@@ -211,7 +211,7 @@ class TestCompacted:
                     commit=is_committed,
                 )
             log.append([at(NOW, key=b"c")])
-        cli.ok("compact", "planes", "--roll")  # leaves 0, markers 2 and 5, and 6
+        cli.ok("compact", "planes", "--roll")  # leaves offsets 0, 2, 5 and 6; 2 and 5 are markers
         for text in ("0..1", "2..3", "5..7"):
             assert "compaction" not in cli.ok("read", "planes", "--offset", text).err
         note = "planes-0 has no records from offset 3 up to its next record at offset 6\n"
@@ -232,7 +232,7 @@ class TestCompacted:
 class TestCopyOfCompacted:
     @pytest.fixture(params=["between batches", "in a batch"])
     def copy(self, cli: Cli, request: pytest.FixtureRequest) -> Cli:
-        """Return a standby's copy of a leader's log, where compaction has removed offset 0."""
+        """Return a standby's copy of a log from which compaction had removed offset 0."""
         records = [at(NOW + ms, key=key) for ms, key in enumerate((b"a", b"b", b"a", b"c"))]
         cli.ok("create", "planes", "--config", "cleanup.policy=compact")
         appends = [records] if request.param == "in a batch" else [[one] for one in records]

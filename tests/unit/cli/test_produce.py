@@ -521,7 +521,7 @@ def test_json_values_keep_all_digits_and_repeated_names(
 def test_a_value_that_is_nested_slightly_too_deeply_is_refused(
     flights: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python's limit depends on the caller, so a value that was parsed may be too deep to write."""
+    """Python's recursion limit counts callers too: a parsed value may be too deep to be written."""
 
     def write(*_: object, **__: object) -> str:
         raise RecursionError("too deep")
@@ -818,7 +818,7 @@ def test_parquet_in_a_named_pipe_is_refused(flights: Cli, tmp_path: Path) -> Non
 
 @contextmanager
 def running_produce(cli: Cli, *arguments: str) -> Iterator[BinaryIO]:
-    """Run `produce` on a pipe in a thread; the pipe ends with the context."""
+    """Run `produce` on a pipe in a thread; close the pipe at the end of the `with` block."""
     reader, writer = os.pipe()
     cli.stdin = os.fdopen(reader, "rb")
     with ThreadPoolExecutor(1) as pool, cli.stdin:

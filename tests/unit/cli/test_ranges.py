@@ -365,7 +365,7 @@ class TestLatency:
         ]
 
     def test_hours_of_a_zone_are_exact_if_its_offset_is_half_an_hour(self, topic: Cli) -> None:
-        """22:13 UTC is 03:43 in Kolkata: each hour of UTC belongs to two hours of Kolkata."""
+        """22:13 UTC is 03:43 in Kolkata: each hour of UTC overlaps two hours of Kolkata."""
         zone = ("--zone", "Asia/Kolkata", "-o", "json")
         rows = topic.ok("latency", "flights", "--by", "hour", *zone).objects
         assert [(row["hour"], row["records"]) for row in rows] == [

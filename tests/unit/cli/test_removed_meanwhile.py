@@ -1,4 +1,4 @@
-"""If another process removes a segment during a command, its append times don't count as lost."""
+"""If another process removes a segment during a command, no append times count as lost."""
 
 from pathlib import Path
 

@@ -105,7 +105,7 @@ def test_a_dry_run_says_what_comes_after_the_expired_segments(topic: Cli) -> Non
 
 
 def test_a_dry_run_counts_from_the_times_of_the_segment_that_remains(cli: Cli) -> None:
-    """Size deletes the oldest segment now, so its later time does not keep the others."""
+    """`retention.bytes` deletes the first segment now, so its later time keeps no other segment."""
     limits = (f"retention.ms={DAY}", "retention.bytes=1", "internal.segment.bytes=100")
     cli.ok("create", "t", *(text for one in limits for text in ("-c", one)))
     cli.append(at(NOW), topic="t")
@@ -154,7 +154,7 @@ def test_a_dry_run_names_only_offsets_that_can_be_read(cli: Cli) -> None:
 def test_a_plan_considers_the_former_rounding_of_append_times(cli: Cli, clock: str) -> None:
     """Stored append times were rounded down, so records may have arrived later.
 
-    The topic's granularity was changed later, so the plan must use the granularity of the appends.
+    After the appends, the topic's granularity was reduced. The plan must use the old granularity.
     """
     rounding = "tidelog.append.time.granularity.ms"
     settings = (f"{rounding}=60000", "segment.ms=1", f"tidelog.retention.clock={clock}")
@@ -387,7 +387,7 @@ def test_produce_reports_rows_that_retention_will_delete(
 
 
 def test_produce_reports_if_only_a_broker_would_delete_rows(cli: Cli) -> None:
-    """Without `retention.ms`, only a broker deletes rows: it has a default retention."""
+    """Without `retention.ms`, only a broker deletes rows, because it has a default retention."""
     cli.ok("create", "t")
     old = ("produce", "t", "--value", "x", "--time", str(NOW - 30 * DAY))
     said = cli.ok(*old).err

@@ -48,7 +48,7 @@ OUTCOME = ReplayOutcome(
 
 
 def test_many_topics_with_times_before_and_after_1970_have_two_rows_each() -> None:
-    """No row spans 1970: its times are all before or all after 1970."""
+    """Each topic has a row for the times before 1970 and a row for the times from 1970 on."""
     latencies = []
     for number in range(50):
         by_hour = LatencyByHour()

@@ -230,7 +230,7 @@ def test_describe_shows_offsets_and_both_clocks(flights: Cli) -> None:
 
 @pytest.mark.parametrize("is_remote", [False, True])
 def test_describe_ends_its_tables_with_a_row_for_the_topic(cli: Cli, is_remote: bool) -> None:
-    """The topic has the first and last time of its partitions; partition 2 has no times."""
+    """The row shows the first and the last time of all partitions; partition 2 has no times."""
     hour = 3_600_000
     cli.ok("create", "flights", "--partitions", "3")
     cli.append(at(NOW - 2 * hour), partition=0)

@@ -111,7 +111,7 @@ def test_the_library_selects_the_same(hours: Cli, place: tuple[str, ...]) -> Non
         assert "append time 2023-11-14 22:13:20 to open UTC, timestamp open to 2023-11-14" in shown
         whole = (INT64_MIN, INT64_MAX)
         assert log.count("flights", start=0, clock="append", timestamps=whole) == 10
-        # Timestamps before 1970 are not lost at an open side.
+        # An open side includes timestamps before 1970.
         scan = log.scan("flights", start=NOW, clock="append", timestamps=f"..{NOW}")
         assert scan.requested_range.timestamps == (INT64_MIN, NOW)
         with pytest.raises(InvalidRequest, match="timestamps starts at 5 ms, after its end, 2 ms"):
@@ -122,7 +122,7 @@ def test_the_library_selects_the_same(hours: Cli, place: tuple[str, ...]) -> Non
 
 
 def test_the_sentence_names_both_ranges(hours: Cli, place: tuple[str, ...]) -> None:
-    """Print how many records arrived in an hour and were created before it."""
+    """`count` prints how many records arrived in an hour but were created before that hour."""
     ranges = ("--during", _text((4, 5)), *APPEND, "--timestamps", _text((None, 4)))
     assert hours.ok("count", "flights:0", *ranges, *place).lines == [
         "flights:0 has 1 record in this range of append times and this range of timestamps"
@@ -172,7 +172,7 @@ def test_both_clocks_are_counted_by_one_command(hours: Cli, place: tuple[str, ..
 
 
 def test_hours_are_counted_on_both_clocks(hours: Cli, place: tuple[str, ...]) -> None:
-    # NOW is 13 min 20 s after an hour, so the range begins at NOW in the middle of an hour
+    # NOW is 13 min 20 s after a full hour, so the range begins within an hour.
     words = ("count", "flights", "--by", "hour", "--clock", "both", *place)
     during = ("--during", _text((0, 3)))
     result = hours.ok(*words, *during)

@@ -245,7 +245,7 @@ def test_the_records_that_compaction_left_are_counted(cli: Cli) -> None:
 def test_records_below_the_log_start_are_not_records_that_compaction_left(cli: Cli) -> None:
     cli.ok("create", "planes", "-c", "cleanup.policy=compact,delete", "-c", "retention.ms=-1")
     cli.append(*(at(NOW, key=key) for key in (b"a", b"a", b"b", b"b", b"c")), topic="planes")
-    cli.ok("compact", "planes", "--roll")  # leaves 1, 3 and 4
+    cli.ok("compact", "planes", "--roll")  # leaves offsets 1, 3 and 4
     cli.ok("delete-records", "planes:0", "--offset", "2", "--yes")
     text = cli.ok("why", "planes:0").out
     assert "    compaction    left 2 records of 3 offsets\n" in text
@@ -259,7 +259,7 @@ def test_offsets_that_compaction_emptied_do_not_lack_an_append_time(cli: Cli) ->
     for number in range(6):
         cli.append(at(NOW, key=b"k%d" % (number == 2)), topic="planes")
         cli.clock.advance(1_000)
-    cli.ok("compact", "planes", "--roll")  # leaves 2 and 5
+    cli.ok("compact", "planes", "--roll")  # leaves offsets 2 and 5
     (segment, _) = cli.ok("why", "planes:0", "-o", "json").objects
     assert part(segment, "append")["unknown"] == []
     assert cli.ok("describe", "planes").lines[-1].endswith("  -")
@@ -335,7 +335,7 @@ def test_segments_that_another_rule_deletes_are_not_kept_forever(cli: Cli) -> No
 
 
 def test_a_segment_that_another_rule_deletes_now_has_no_later_end(tides: Cli) -> None:
-    """Its age would keep the segment for longer, but the next run deletes it."""
+    """Age would delete the segment later, but size makes the next run delete it."""
     tides.ok("config", "tides", "--set", "retention.bytes=1")
     assert "the next run" in tides.ok("why", "tides", "--show", "segments").out
     segments = tides.ok("why", "tides", "-o", "json").objects
@@ -495,9 +495,9 @@ def test_a_copy_with_other_file_times_gives_the_same_output(tides: Cli, seconds:
 
 
 def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
-    """The first record's time is next year, so its age counts from its append time.
+    """The first record's time is a year ahead, so its age is counted from its append time.
 
-    So this record expires later than the old record after it.
+    The second record is older by its own time, and expires earlier.
     """
     cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *WEEK, *ANY_TIME)
     cli.append(at(NOW + 365 * DAY_MS), topic="mixed")

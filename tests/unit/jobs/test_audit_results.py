@@ -1,4 +1,4 @@
-"""The results of an audit's tasks, as far as its driver keeps them."""
+"""The part of the results of an audit's tasks that the driver keeps."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ def test_records_without_a_create_time_have_a_span_without_a_start() -> None:
 
 @pytest.mark.parametrize("partition", [0, 1, 7])
 def test_the_partition_of_a_key_in_several_partitions_is_reported(partition: int) -> None:
-    """The row of such a key has the partition of its last record as its complement."""
+    """The row of such a key contains the last record's partition as a bitwise complement."""
     rows = np.zeros((1, DIFFERENCE_FIELDS), np.int64)
     rows[0, A_AT + key_rows.PARTITION], rows[0, A_AT + key_rows.COUNT] = ~partition, 2
     rows[0, B_AT + key_rows.PARTITION], rows[0, B_AT + key_rows.COUNT] = partition, 1

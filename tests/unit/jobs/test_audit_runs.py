@@ -1,4 +1,4 @@
-"""An audit keeps the runs of an earlier audit only if their records are still the same."""
+"""An audit uses an earlier audit's results for a range only if the records are still the same."""
 
 from pathlib import Path
 

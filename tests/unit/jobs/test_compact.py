@@ -353,7 +353,7 @@ def test_a_job_of_a_broker_uses_the_memory_of_the_call(
 
 
 def test_a_running_broker_accepts_no_lost_append_times(held_broker: tuple[str, Broker]) -> None:
-    """The broker's jobs would stop at lost append times instead."""
+    """The broker creates the jobs, and its jobs stop at lost append times."""
     with pytest.raises(DirectoryLocked):
         job.run(NO_SPARK, held_broker[0], accept_lost_times=True)
 

@@ -133,7 +133,7 @@ class TestTighter:
     def test_a_transaction_marker_before_the_mirrors_begin_is_no_record(
         self, has_new_records: bool
     ) -> None:
-        """After a transaction, the group's position is at the marker, and the mirror's after it."""
+        """The group's position is the offset of a marker; the mirror began after the marker."""
         mirror = self.after_a_gap(has_new_records=has_new_records)
         plan = planned(mirror, latency_ms=None)
         assert (only(plan).offset, only(plan).kind) == (5, StartKind.MAP)

@@ -141,7 +141,7 @@ def test_searches_by_append_time_exclude_no_record(tmp_path: Path) -> None:
 
 def test_records_on_b_only_are_counted_as_not_consumed(tmp_path: Path) -> None:
     a, b = cluster("a", "abdf"), cluster("b", "abcdef")
-    # The group's position has the time of the record d. The margin and the look-back are 0 ms.
+    # The record at the group's position is d. The margin and the look-back are 0 ms.
     plan = plan_of(a, b, 2, 3)
     (near,) = verify(a, b, plan, Spill(Env(), str(tmp_path / "s")))
     assert (near.never_on_a, near.only_on_b) == (1, 1)
@@ -170,9 +170,9 @@ def test_the_default_look_back_is_the_latency_and_twice_the_skew(tmp_path: Path)
 
 
 class Strict(MemoryCluster):
-    """A cluster from which only existing offsets may be read, because a broker would never respond.
+    """A cluster that refuses reads beyond the log end.
 
-    A read beyond the log end waits for further records.
+    With a broker, such a read would wait for further records, and never end.
     """
 
     def records(

@@ -281,7 +281,7 @@ class TestNotes:
         assert joined.records == 110
 
     def test_a_batch_ends_after_its_last_record_in_each_partition(self) -> None:
-        """A batch's end is the largest end of its tasks: a broker may commit later tasks first."""
+        """The end is the largest end of all tasks: a broker may commit the last task first."""
         rows = (
             self.row._replace(target_start=10, target_end=20),
             self.row._replace(source_partition=1, target_start=0, target_end=10),

@@ -17,7 +17,7 @@ def store(tmp_path: Path) -> FsspecStore:
 def test_a_folder_that_another_writer_creates_meanwhile_is_used(
     store: FsspecStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in fsspec's sftp: the folder is looked up first, and then created without `exist_ok`."""
+    """The sftp client of fsspec looks up the folder first, and creates it without `exist_ok`."""
 
     def makedirs(path: str, *, exist_ok: bool) -> None:
         assert exist_ok

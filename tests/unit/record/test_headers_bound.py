@@ -16,7 +16,7 @@ from tidelog.record.kernels.records import check_body as kernel_check
 from tidelog.storage.log.record_rules import check_body as plain_check
 from tidelog.types import Codec, Header, NewRecord
 
-EMPTY = b"\0\1"  # no key, null value
+EMPTY = b"\0\1"  # a header with an empty key and a null value
 
 
 def record_body(headers: int) -> bytes:

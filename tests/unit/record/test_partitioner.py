@@ -1,4 +1,4 @@
-"""The kernel, its source, the plain function and Kafka agree on each key's partition."""
+"""The kernel, compiled or interpreted, the plain function and Kafka agree on keys' partitions."""
 
 import tracemalloc
 from random import Random

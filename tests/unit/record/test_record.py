@@ -152,7 +152,7 @@ def test_a_huge_length_allocates_no_memory(codec: Codec, body: bytes) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # By its frame, an lz4 or zstd block of a few bytes may decompress to 128 KiB.
+    # The frame of an lz4 or zstd block of a few bytes allows up to 128 KiB of decompressed data.
     assert peak < 300_000
 
 

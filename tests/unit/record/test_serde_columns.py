@@ -1,4 +1,4 @@
-"""Encoding and decoding a column equals `record.serde` for each of its values."""
+"""Encoding or decoding a column gives the same results as `record.serde` for single values."""
 
 import json
 import math

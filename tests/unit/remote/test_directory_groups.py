@@ -1,4 +1,4 @@
-"""Positions of groups, read from files alone: which records of `__consumer_offsets` they use."""
+"""Positions of groups from files alone, and the records of `__consumer_offsets` that count."""
 
 import uuid
 from pathlib import Path

@@ -167,7 +167,7 @@ def test_several_groups_hide_no_wrong_position() -> None:
 
 
 def test_a_partition_without_a_commit_is_not_unread() -> None:
-    """A group may start at the log end there: its `auto.offset.reset` is unknown."""
+    """Without a commit, the group may start at the log end: `auto.offset.reset` is unknown."""
     new, read = lag(0, committed=None, left=50, age_ms=90_000), lag(1, left=3, age_ms=2_000)
     sentence = "group g is 3 records and 2s behind on t-1 (1 of 2 partitions)"
     part = "t-0 has no committed offset and is not counted"

@@ -50,9 +50,9 @@ class FakeProducer:
     """Accepts records, and delivers them at the given offsets in the next poll.
 
     While `codes` is not empty, the records fail with these codes instead. The first `refusals`
-    records are refused as by a full queue that becomes empty at once. As in librdkafka, a record
-    counts until its report has returned, and a poll within a report delivers no record of the
-    outer poll.
+    records are refused, as if the queue were full for a moment. As in librdkafka, the length of the
+    queue includes each record until the callback with its report has returned, and a poll within
+    such a callback delivers no record of the outer poll.
     """
 
     offsets: dict[int, list[int | None]]
@@ -163,7 +163,7 @@ def test_an_error_because_of_another_record_does_not_hide_the_cause(
 def test_the_advice_for_a_large_record_names_only_settings_that_are_not_followed(
     sender: Sender, client: Library
 ) -> None:
-    """The producer follows the topic's limit, so its own limit needs no change."""
+    """The producer's limit is taken from the topic's limit, so the user need not change it."""
     client.fake.codes = [10]
     with pytest.raises(MessageTooLarge, match=r"raise the topic's max\.message\.bytes") as caught:
         sender.send("flights", [row(0)], None).result(PATIENCE_S)
@@ -255,7 +255,7 @@ def lane_threads() -> list[threading.Thread]:
 def test_producers_for_many_batch_sizes_do_not_accumulate(
     client: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each producer has its own queue, because one with undelivered records is not closed."""
+    """Each producer gets its own stand-in: a producer with undelivered records is not closed."""
     made: list[FakeProducer] = []
 
     def make(*_: object, **__: object) -> FakeProducer:
@@ -317,7 +317,7 @@ def test_a_callback_of_a_fatal_error_may_append_again(
 
 
 def test_a_callback_may_append_a_record_above_the_producers_limit(client: Library) -> None:
-    """The first poll also has a record whose report comes after the callback."""
+    """The poll that runs the callback also has a second record, whose report comes afterwards."""
     client.fake.offsets[0] = [0, 1, 2]
     sender = Sender(client.cluster, "lz4", lambda _topic: 2 * RECORD_BYTES)
     later, has_appended = list[Future[Results]](), threading.Event()
@@ -409,7 +409,7 @@ def test_a_callback_that_fails_leaves_later_callbacks(
 def test_calls_wait_while_too_many_callbacks_wait(
     client: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise callbacks that are slower than the deliveries would fill the memory."""
+    """If calls did not wait, callbacks that are slower than deliveries would fill the memory."""
     monkeypatch.setattr(producer, "CALLBACKS_MAX", 2)
     client.fake.offsets[0] = list(range(8))
     sender = Sender(client.cluster, "lz4", lambda _topic: RECORD_BYTES)

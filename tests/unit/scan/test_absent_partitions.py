@@ -66,7 +66,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class GrowingFiles(LayeredFiles):
-    """Files of a writer that adds partitions: a reader lists the directory before they are made."""
+    """Files of a writer that adds partitions; it creates directories after a reader's listing."""
 
     def __init__(self, below: FileSystem) -> None:
         super().__init__(below)
@@ -80,7 +80,7 @@ class GrowingFiles(LayeredFiles):
 
 
 class ListedFiles(LayeredFiles):
-    """Files of a reader; tells when a directory has been listed."""
+    """Files of a reader; sets `is_listed` when a directory has been listed."""
 
     def __init__(self, below: FileSystem, is_listed: threading.Event) -> None:
         super().__init__(below)

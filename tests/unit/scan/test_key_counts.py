@@ -52,7 +52,7 @@ def directory(tmp_path: Path) -> Iterator[tidelog.Directory]:
 
 @pytest.fixture(params=["whole", "in parts"])
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the memory, so that several passes are needed."""
+    """Run each test with the usual limits, then with limits that make several passes necessary."""
     if request.param == "in parts":
         monkeypatch.setattr(key_counts, "GROUPS_MAX", 30)
         monkeypatch.setattr(key_counts, "DIGESTS_MAX", 128)

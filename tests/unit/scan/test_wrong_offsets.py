@@ -1,4 +1,4 @@
-"""The checksum doesn't cover base offsets, but no reader accepts a wrong base offset."""
+"""No checksum covers a base offset, but readers refuse an offset that other batches contradict."""
 
 import struct
 from collections.abc import Callable, Iterator

@@ -242,7 +242,7 @@ def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time
 def test_counts_are_the_rows_if_append_times_are_unknown_in_between(
     tmp_path: Path, is_one_segment: bool, has_zones: bool
 ) -> None:
-    """A plan reads known and unknown append times in separate pieces, with overlapping bytes."""
+    """Records with known and unknown append times are in separate pieces, whose bytes overlap."""
     segment_bytes = "100000" if is_one_segment else "700"
     with tidelog.open(str(tmp_path), writable=True) as log:
         log.create_topic("t", partitions=1, config={"internal.segment.bytes": segment_bytes})

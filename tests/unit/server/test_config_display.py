@@ -75,7 +75,7 @@ def test_settings_without_effect_show_the_given_value_or_kafkas_default() -> Non
 
 
 def test_a_given_value_that_equals_the_default_has_its_own_source() -> None:
-    """As in Kafka, a value that is set has the setting's source, even if it equals the default."""
+    """As in Kafka, the source of a given value is not DEFAULT, even if the value is the default."""
     given = {"num.partitions": "1", "num.io.threads": "8"}
     found = describe_broker(BrokerConfig.parse(given)[0], {})
     by_name = {setting.name: setting for setting in found}

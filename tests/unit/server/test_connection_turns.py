@@ -218,7 +218,7 @@ def test_a_throttle_after_the_end_of_the_input_delays_no_request(node: Node) -> 
 
 
 def test_a_throttled_connection_closes_when_it_is_idle(node: Node) -> None:
-    """As in Kafka: a client that vanished without a disconnect may be throttled for days."""
+    """As in Kafka. Otherwise the connection of a vanished client could stay open for days."""
 
     async def run() -> None:
         clock = node.env.clock

@@ -262,7 +262,7 @@ def test_refusals_have_the_names_of_the_request(node: Node, row: Row) -> None:
 
 @pytest.mark.parametrize("row", GUARDED, ids=[BY_KEY[row.key].name for row in GUARDED])
 def test_a_refusal_has_an_error_code_in_every_version(node: Node, row: Row) -> None:
-    """Old versions without an error code of the whole response have it in each element."""
+    """In old versions, whose responses have no common error code, each element has the code."""
     api = BY_KEY[row.key]
     if api.name in WITHOUT_CODE:
         return

@@ -90,7 +90,7 @@ def test_a_marker_takes_the_guard_away(world: World) -> None:
 def test_a_marker_leaves_the_guard_of_the_transaction_after_it(world: World) -> None:
     """A marker must not remove the next transaction's guard.
 
-    From version 2 on, a marker has the epoch of the next transaction.
+    From transaction version 2 on, a marker has the epoch of the next transaction.
     """
     write(world, ask(world, raises=True))
     ahead = ask(world, epoch=1, raises=True)
@@ -104,9 +104,9 @@ def test_a_marker_leaves_the_guard_of_the_transaction_after_it(world: World) -> 
 
 
 def test_a_marker_of_the_first_protocol_takes_every_guard_away(world: World) -> None:
-    """Below version 2, a marker removes the guard even if Produce added the partition.
+    """Below transaction version 2, a marker has the epoch of the transaction that it ends.
 
-    The reason is that such a marker has the epoch of its own transaction.
+    So it removes the guard, even if a Produce request added the partition.
     """
     guard = ask(world, raises=True)
     end(world)

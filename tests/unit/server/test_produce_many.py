@@ -135,7 +135,7 @@ def test_slices_wait_for_a_hold_that_begins_between_them(node: Node) -> None:
 def test_zstd_needs_a_version_that_knows_it(
     node: Node, numbers: Sequence[int], version: int, code: int
 ) -> None:
-    """Consumers of these versions may be as old as the producer, and could not read the batch."""
+    """Before Produce version 7, consumers may be as old as the producer and not know zstd."""
     asked = request(numbers)
     for each in asked.topic_data[0].partition_data:
         records = [NewRecord(value=b"v" * 99)]

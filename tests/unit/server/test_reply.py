@@ -13,7 +13,7 @@ from tidelog.errors import Closed
 from tidelog.server.runtime.reply import Reply, Stopwatch, start
 
 T = TypeVar("T")
-# Iterations of the event loop in which each test ends; none waits for anything but the loop.
+# Maximum number of iterations of the event loop in a test. No test waits for anything but the loop.
 TURNS_MAX = 1_000
 
 

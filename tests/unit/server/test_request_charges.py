@@ -1,4 +1,4 @@
-"""A request is charged for the loop's time in which it works, not for the time of its waits."""
+"""A request is charged for the loop time that its handling uses, but not for its waiting time."""
 
 import asyncio
 from pathlib import Path

@@ -35,7 +35,7 @@ UNKNOWN = 3
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    """Yield a broker with a topic of a similar name; a search for similar names fails the test."""
+    """Yield a broker with the topic `flights`; a search for similar names fails the test."""
 
     def refuse(*_arguments: object, **_options: object) -> list[str]:
         raise AssertionError("the nearest name is looked for")

@@ -160,7 +160,7 @@ def test_sparks_own_options_are_accepted() -> None:
 
 
 def test_a_table_of_sparks_catalog_is_refused_with_an_alternative() -> None:
-    """Spark 4.3 passes a table's properties when it creates the table, but not when it reads it."""
+    """Spark 4.3 passes a table's properties at the table's creation, but not at reads."""
     given = {**BASE, "location": "file:/data", "provider": "tidelog", "option.subscribe": "tides"}
     for read in (read_source_options, read_sink_options):
         with pytest.raises(InvalidRequest, match="CREATE TEMPORARY VIEW"):

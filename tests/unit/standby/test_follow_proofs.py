@@ -340,7 +340,7 @@ class TestAnswers:
         problem = refused(leader, env)
         assert isinstance(problem, ClusterFailure)
         assert problem.error_code == code
-        # Only a refusal that may pass, such as NOT_LEADER_OR_FOLLOWER (6), is requested again.
+        # A request is repeated only if its error may be temporary: NOT_LEADER_OR_FOLLOWER (6).
         assert len(answers) == (4 if code == 6 else 1)
         be_honest(leader)
         copied(leader, env)

@@ -86,7 +86,7 @@ def test_rows_are_chained_as_they_are_counted() -> None:
 
 
 def test_times_from_before_the_topic_had_an_id_are_trusted() -> None:
-    """When a topic gets an id, its files aren't rewritten: zeros in the header are accepted."""
+    """A topic's files aren't rewritten when it gets an id, so zeros in a header are accepted."""
     old = AppendTimes(BASE, UUID(int=0))
     old.note(BASE + 5, 1000, 0xA)
     old.close(BASE + 10)

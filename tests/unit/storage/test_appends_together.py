@@ -110,7 +110,7 @@ def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
 
 @pytest.mark.parametrize("call", [0, 1])
 def test_a_disk_that_fails_leaves_a_request_s_buffer_at_once(call: int) -> None:
-    """After a failed row or batch, the log keeps the error, but no reference to the request."""
+    """After a failed write of a row or batch, the log's error has no reference to the request."""
     env, _, log = new_log()
     append(log, bytes(plain()), Way.IN_PLACE)
     env.clock.advance(1)

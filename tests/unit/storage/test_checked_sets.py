@@ -31,7 +31,7 @@ def test_a_set_is_appended_at_the_log_end(magic: int) -> None:
 
 
 def test_a_set_of_format_1_is_appended_behind_records_that_came_during_its_check() -> None:
-    """The offsets in its wrapper are relative, so the check remains valid."""
+    """The offsets in the set's wrapper are relative, so the check remains valid."""
     _, _, log = new_log()
     checked = log.check_set(old_set(1))
     put(log, START_MS)
@@ -41,7 +41,7 @@ def test_a_set_of_format_1_is_appended_behind_records_that_came_during_its_check
 
 
 def test_a_set_of_format_0_is_checked_again_if_records_came_during_its_check() -> None:
-    """The offsets in its wrapper are absolute, so the broker has to rewrite it."""
+    """The offsets in the set's wrapper are absolute, so the broker has to rewrite the wrapper."""
     _, _, log = new_log()
     checked = log.check_set(old_set(0))
     put(log, START_MS)

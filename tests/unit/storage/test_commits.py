@@ -278,7 +278,7 @@ class TestManyPartitions:
 
     @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
     def test_commit_records_are_searched_once(self, tmp_path: Path, ago_ms: int) -> None:
-        """A modification time in fractions of a second is trusted sooner than a whole second."""
+        """A modification time in whole seconds is trusted later than one with fractions."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)
@@ -307,7 +307,7 @@ class TestManyPartitions:
     def test_a_directory_changed_just_now_is_listed_each_time(
         self, tmp_path: Path, ago_ms: int
     ) -> None:
-        """A later change may get the same modification time: in one tick, or if clocks differ."""
+        """A later change may get the same modification time, in one tick or if clocks differ."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)

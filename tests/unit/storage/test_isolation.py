@@ -455,7 +455,7 @@ class TestAnIndexDamagedWhileTheLogIsOpen:
 
 
 class TestAMissingIndexOfAbortedTransactions:
-    """If the index is missing and no zone map exists, the batches give the same results."""
+    """If neither an index nor a zone map exists, reads use the batches, with the same results."""
 
     @staticmethod
     def stopped() -> tuple[SeededEnv, list[int]]:

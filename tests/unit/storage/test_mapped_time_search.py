@@ -114,7 +114,7 @@ def test_the_active_segment_is_searched_on_a_map_and_behind_it() -> None:
 
 
 def test_truncated_bytes_are_not_read_from_a_map() -> None:
-    """The tests' file system refuses to truncate a mapped file, so the file is no longer mapped."""
+    """The truncation unmaps the file: the tests' file system refuses to truncate a mapped file."""
     env, _, log = new_log({"index.interval.bytes": "0"})
     log.use_kernels()
     put(log, 10)
@@ -258,7 +258,7 @@ def test_a_found_batch_is_checked_before_its_use(*, closed: bool) -> None:
 
 
 def test_a_wrong_index_entry_gives_no_wrong_result() -> None:
-    """The wrong index is valid by itself, so each search is right or raises CorruptBatch."""
+    """The wrong index passes its own checks; each search is right or raises CorruptBatch."""
     env, directory, log = new_log(SMALL)
     for time in range(40):
         put(log, time)

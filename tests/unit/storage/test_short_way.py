@@ -205,7 +205,7 @@ def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
     cut=st.sampled_from([0, 0, 0, 0, -3, -1, 1, 3]),
     transactional=st.booleans(),
 )
-@example(  # it declares 16,777,217 records
+@example(  # the batch declares 16,777,217 records
     records=[NewRecord(key=None, value=None, timestamp=-1)],
     codec=Codec.NONE,
     topic={},
@@ -249,7 +249,7 @@ def test_odd_and_damaged_batches_have_the_same_result_on_both_ways(
 @pytest.mark.parametrize(
     ("at", "new", "is_taken"),
     [
-        (MAX_TIMESTAMP_AT, bytes(8), True),  # the log corrects it
+        (MAX_TIMESTAMP_AT, bytes(8), True),  # the log corrects this field
         (RECORD_COUNT_AT, b"\0\0\0\2", False),
         (LAST_OFFSET_DELTA_AT, b"\0\0\0\1", False),
         (BASE_SEQUENCE_AT - 10, bytes(8), False),  # a producer id without a sequence

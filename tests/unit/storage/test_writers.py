@@ -1,4 +1,4 @@
-"""Versions of writers are stored with their commit, so that a replayed batch is not added twice."""
+"""A writer's version is stored with each commit, so that a replayed batch is not added twice."""
 
 import pytest
 from tests.core import thinned
@@ -170,7 +170,7 @@ def test_after_any_failed_call_the_batch_is_not_attached_twice() -> None:
 
 
 def test_after_a_failed_commit_only_reopening_continues() -> None:
-    """A process must reopen the directory: it can't know whether the version was attached."""
+    """The process can't know whether the version was attached, so it must reopen the directory."""
     env = seeded_env(1)
     make_directory(env)
     staged = stage(env, 0, "a", 9)

@@ -211,7 +211,7 @@ class World:
         asyncio.run(change(lambda state: state._replace(groups={GROUP: dict(texts)})))
 
     def make_topics(self, **partitions: int) -> None:
-        """Create, extend and delete topics until these alone exist; an id depends on the name."""
+        """Create, extend and delete topics until only these exist; a topic's name gives its id."""
         log_dir, known = self.node.log_dir, self.node.topics
         for name in set(known.names()) - {OFFSETS_TOPIC, *partitions}:
             delete_topic(self.node, name)

@@ -155,7 +155,7 @@ class Confluent:
 
     @staticmethod
     def _is_numbered(config: Config) -> bool:
-        """Whether a producer gets a producer id, even if its user must not write to the topic."""
+        """Whether a producer gets a producer id; a refused write to the topic doesn't matter."""
         told: list[KafkaError | None] = []
         producer = Producer({**config, "enable.idempotence": True})
         producer.produce(OPEN, b"n", on_delivery=lambda error, _: told.append(error))

@@ -67,7 +67,7 @@ class FakeCluster:
         return self
 
     def stamp(self, partition: TopicPartition, first: int = 0) -> None:
-        """Switch a topic to LogAppendTime, as if it were switched before offset `first`."""
+        """Switch a topic to LogAppendTime, as if this had happened before offset `first`."""
         self.settings[partition.topic] = {"message.timestamp.type": "LogAppendTime"}
         log = self.logs[partition]
         log.records = [

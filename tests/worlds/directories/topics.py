@@ -23,7 +23,7 @@ def make(path: str, topic: str, partitions: int = 1, **config: str) -> str:
 def append(
     path: str, topic: str, partition: int, records: Sequence[NewRecord], now_ms: int = T0
 ) -> None:
-    """Append records in one call; if given, `now_ms` is the time of the log's clock."""
+    """Append records in one call, at the time `now_ms`."""
     with Directory.open(path, writable=True, env=Env(clock=ManualClock(now_ms))) as directory:
         directory.append(topic, records, partition=partition)
 

@@ -212,7 +212,7 @@ class Broker:
 
     @staticmethod
     def _led(admin: AdminClient) -> dict[str, list[int]]:
-        """Return the partitions with a leader, by topic; retries while another has no leader."""
+        """Return the partitions with a leader, by topic; retry while a partition has no leader."""
         found: dict[str, list[int]] = {}
         for _ in range(CREATE_TRIES):
             topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.values()

@@ -33,7 +33,7 @@ def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> Seg
 
 
 def _look(batch: Batch, seed: bytes, found: SegmentSample) -> Iterator[tuple[int, int, int]]:
-    """Count all records; yield hash, offset and size (negative for null) of records with a key."""
+    """Count all records; for each with a key, yield hash, offset and size, negative if null."""
     for record, size in zip(batch.records(check_crc=False), _sizes(batch), strict=True):
         found.records += 1
         found.record_bytes += size

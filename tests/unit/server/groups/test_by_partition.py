@@ -1,4 +1,4 @@
-"""Partitioned maps equal one plain map; a lost partition removes only its own entries."""
+"""Partitioned maps equal one plain map; if a partition is lost, only its entries are removed."""
 
 from pathlib import Path
 

@@ -62,7 +62,8 @@ class Log:
 class Model:
     """A plain model: keeps each committed offset with the position of its record in the log.
 
-    A transaction's commit applies only if no later record has committed an offset.
+    When a transaction commits, its offset applies only if no other committed offset for the same
+    partition has a later record.
     """
 
     offsets: dict[Place, tuple[int, int]] = field(default_factory=dict)

@@ -124,7 +124,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
         assert {shards.error_for(name) for name in NAMES} == {LOADING}
         last = next(name for name in NAMES if shards.number_of(name) == 2)
         others = [name for name in NAMES if shards.number_of(name) == 1]
-        assert shards.error_for(last) is LOADING  # this call makes its partition load first
+        assert shards.error_for(last) is LOADING  # this call makes partition 2 load first
         await turn_until(lambda: shards.error_for(last) is ErrorCode.NONE)
         assert committed(node.groups, last) == int(last.split()[1])
         assert shards.error_for(others[0]) is LOADING
@@ -183,7 +183,7 @@ async def test_a_request_waits_only_for_the_partition_of_its_group(tmp_path: Pat
 
 @on_a_loop
 async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path) -> None:
-    """As in Kafka, the commit is refused while the group loads: librdkafka waits for a response."""
+    """As in Kafka, the refusal does not wait until the group is loaded."""
     import_coordinators(with_transactions=True)
     async with running_node(tmp_path) as node:
         await node.groups.topic.ensure_topic()

@@ -293,7 +293,7 @@ def test_released_records_removed_by_compaction_are_complete() -> None:
 
 
 def test_records_removed_by_compaction_change_the_position_though_none_is_acquired() -> None:
-    """Otherwise a fetch that acquires nothing would wait for its whole wait time."""
+    """If the position stayed, a fetch that acquires nothing would wait for its whole wait time."""
     known = partition_of()
     give(known, 29)
     say(known, 10, 19, AckType.RELEASE)

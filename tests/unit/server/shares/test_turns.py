@@ -270,7 +270,7 @@ class AnyOrder:
             assert self.shelf.seen_by(each.isolation) < each.least, each
 
     def check(self) -> None:
-        """Check that, if a free fetch could acquire records and no fetch reads, one was woken."""
+        """Check that a fetch was woken if a free fetch could take records and no fetch reads."""
         assert self.shelf.waiting_count == len(self.fetches)
         could = [each for each in self.fetches if each.least == 1 and not each.is_busy]
         if self.reader is None and any(self.shelf.may_acquire(each.isolation) for each in could):

@@ -322,7 +322,7 @@ def test_a_tombstone_after_a_full_map_stays_until_its_key_is_mapped() -> None:
 
 
 def test_a_key_that_has_no_room_among_the_verified_stops_it_and_is_named() -> None:
-    """A cleaning fails if a key is too long for the map: no cleaning could remove its tombstone."""
+    """A cleaning fails if a key is too long for the map, which could never contain the key."""
     env, log = new_env(), Log()
     rules = small_rules(verify_keys=True)
     longest = "k" * (rules.dedupe_buffer_bytes // 2 - 4)

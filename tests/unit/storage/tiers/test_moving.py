@@ -152,7 +152,7 @@ def with_log(store: FakeStore) -> dict[str, set[str]]:
 
 
 def test_no_changed_byte_of_a_log_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map may keep showing the bytes that the log had when it was mapped, as for a small file."""
+    """Memory maps are copies here, as for small files, so they don't show a later change."""
     mapped = DamageFileSystem.map
     monkeypatch.setattr(DamageFileSystem, "map", lambda *given: memoryview(bytes(mapped(*given))))
     tiered = Tiered().start(**EAGER)
@@ -246,7 +246,7 @@ def test_lost_append_times_are_unknown_in_the_tier_if_that_is_accepted() -> None
 def test_a_changed_log_is_not_copied_by_a_process_that_loads_the_map_afterwards(
     number: int, loses_times: bool
 ) -> None:
-    """A map is not rebuilt if its first or last batch, or its append times, differ from the log."""
+    """A zone map whose first or last batch or append times differ from the log is not rebuilt."""
     tiered = Tiered().start(**EAGER)
     tiered.fill(24)
     tiered.log.roll()
