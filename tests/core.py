@@ -73,7 +73,7 @@ CASES: Final[Mapping[str, int]] = {
     "tests/unit/test_timespec.py": 300,
 }
 # Tests, or files of tests, that only `./run test all` runs. The value names the tests of the core
-# that show the same behavior; it is empty for a rule for maintainers, which no user can notice.
+# that check the same behavior. It is empty for tests of rules that concern only maintainers.
 LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "tests/examples/test_docs.py::test_block_with_kafkas_tools": (
         "tests/peers/test_quota_answers.py",
@@ -302,7 +302,8 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "tests/unit/test_readme.py::test_spark": ("tests/spark", "tests/examples"),
 }
 
-# The core tries the first failing call or crash, and then only every n-th one. This number is n.
+# Some tests let each call fail, or crash at each call. In the core, they try only the first call
+# and then every n-th one. This number is n.
 MOMENTS: Final = 5
 # The core tries the number of examples that a property requests, divided by this number.
 EXAMPLES_DIVISOR: Final = 3
@@ -313,17 +314,17 @@ class _Run:
 
 
 def begin() -> None:
-    """From now on, let tests of this process try only every `MOMENTS`-th failing call or crash."""
+    """From now on, let tests of this process try failures at only every `MOMENTS`-th call."""
     _Run.one_in = MOMENTS
 
 
 def one_in() -> int:
-    """Return n: this process tries the first failing call or crash, and then every n-th one."""
+    """Return n: this process tries a failure or crash at the first call, then at every n-th one."""
     return _Run.one_in
 
 
 def thinned(moments: Iterable[T]) -> Iterator[T]:
-    """Yield the moments to try: all, or in the core the first and every n-th one after it."""
+    """Yield the calls or crashes to try: all, or in the core the first and then every n-th one."""
     return islice(moments, 0, None, _Run.one_in)
 
 

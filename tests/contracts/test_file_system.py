@@ -175,10 +175,10 @@ class TestTruncate:
 
 
 class TestResidentMap:
-    """Maps of only those bytes that are already in memory; some file systems don't support them.
+    """Maps of a file's bytes that are already in memory. Some file systems don't support such maps.
 
-    `DamageFileSystem` does not support such maps, so that each read is a call of the file
-    system. A test can let any of these calls fail.
+    `DamageFileSystem` does not support them. So each read is a call of the file system, and a test
+    can let it fail.
     """
 
     @pytest.mark.parametrize(("start", "size"), [(0, 20_000), (1, 19_999), (4_096, 1), (9_999, 7)])

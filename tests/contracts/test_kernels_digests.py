@@ -1,4 +1,4 @@
-"""Rows by key: the kernels equal the plain reference, compiled and interpreted."""
+"""Kernels for rows by key, compiled and interpreted, give the results of the plain reference."""
 
 import subprocess
 import sys

@@ -1,9 +1,9 @@
 """Page `damage` of the commands: the findings of `tidelog doctor` for damage of each kind of file.
 
 One file at a time is damaged in each way of `_damages`: bits are flipped, and bytes are removed,
-added or made 0. In a log, bytes of the first batch are also changed under a checksum that matches.
-An entry contains the findings of one file, as JSON. A finding whose texts differ from earlier ones
-only in numbers is left out.
+added or made 0. In a log, bytes of the first batch are also changed together with its checksum, so
+that the checksum is valid. An entry contains the findings of one file, as JSON. A finding whose
+texts differ from earlier ones only in numbers is left out.
 """
 
 import json

@@ -128,7 +128,7 @@ class SourceText:
     """A constant text of a message in the source.
 
     Attributes:
-        path: The module, from the source's parent directory on.
+        path: Path of the module, relative to the parent of the source directory.
         line: Number of the line where the text begins.
         text: The text, without values.
     """

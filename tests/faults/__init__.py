@@ -31,10 +31,10 @@ that a later change may survive without an earlier one, which ext4's journal hap
 7.  Truncating a file while it is mapped is an AssertionError: in a real process the reader would
     get SIGBUS.
 
-Failures (`Fault`): the n-th changing call, or the n-th reading call, fails. It raises EIO or ENOSPC
-without any effect, or it is a write that writes only half of its bytes. `limit_bytes` is the size
-of the disk: a write that does not fit writes only the bytes that fit, and the next write raises
-ENOSPC.
+Failures (`Fault`): the n-th changing call, or the n-th reading call, fails. The call has no effect
+and raises EIO or ENOSPC. A write may instead write only half of its bytes, without an error.
+`limit_bytes` is the size of the disk: a write that does not fit writes only the bytes that fit, and
+the next write raises ENOSPC.
 """
 
 from tests.faults.crash import CrashState, Keep

@@ -86,7 +86,7 @@ class RestingFile:
 
 
 def draw_fates(count: int, draw: random.Random) -> list[Fate]:
-    """Draw which of a file's changes are kept: none, all, the first, the last, or any."""
+    """Draw which of a file's changes are kept: none, all, those before or after one, or any."""
     mood = draw.random()
     if mood < 0.12:
         return [Fate.LOST] * count

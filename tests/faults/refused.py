@@ -18,8 +18,8 @@ from tidelog.storage.log.recovery import copy_range
 def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> LogDir:
     """Open all partitions; cut refused partitions to their valid prefix and open again.
 
-    With `if_hard`, do this only after a hard stop: then opening the directory opens all partitions
-    anyway. After a clean stop, return the directory at once.
+    With `if_hard`, return a cleanly stopped directory at once, without opening its partitions.
+    After a hard stop, opening the directory opens all partitions anyway.
     """
     patience = Patience()
     while True:

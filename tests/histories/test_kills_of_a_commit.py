@@ -29,7 +29,7 @@ class Once(Copier):
     """Copies one value of each partition in one transaction."""
 
     async def copy_once(self, lives: Lives, calls: int, *, commit: bool, stubborn: bool) -> None:
-        """Run a transaction; kill the broker after `calls` changing calls that end it."""
+        """Run a transaction; kill the broker after `calls` file-changing calls of its end."""
 
         async def body(transaction: Transaction) -> bool:
             for source, value in zip(self.names.partitions, (1, 2), strict=True):

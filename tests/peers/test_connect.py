@@ -56,7 +56,7 @@ def test_aborted_records_are_read_only_with_read_uncommitted(
 
 
 def test_librdkafka_brings_the_same_rows(log: RemoteDirectory, kafka_broker: Broker) -> None:
-    """Reads through librdkafka, which TLS and SASL require, return the same rows."""
+    """Reads through librdkafka, as with TLS or SASL, return the same rows as tidelog's client."""
     name = fresh(log, partitions=2)
     log.append(name, [NewRecord(key=b"%d" % n, timestamp=1_000_000 + n) for n in range(300)])
     config = {"socket.keepalive.enable": "true"}

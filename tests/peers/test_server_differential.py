@@ -92,7 +92,7 @@ def count(request: pytest.FixtureRequest) -> int:
 
 
 def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
-    """Send each request to both brokers; compare codes, offsets, failed records and clocks."""
+    """Send each request to both brokers; compare codes, offsets, failed records and time types."""
     for number, sent in enumerate(Traffic(seed).requests(count)):
         told = []
         for client in pair.clients():

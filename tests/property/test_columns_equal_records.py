@@ -1,4 +1,4 @@
-"""Columns equal the plain records, for any batches of any format, codec and filter."""
+"""Columns equal the plain records, for batches of any format and codec, and for any filter."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Reads in order of time, and of the last records, compared with a sort of all records.
+"""Reads in order of time, and reads of the last records, compared with a sort of all records.
 
 Partitions have records in any order of times, records without a time, gaps that compaction left,
 and control batches. Retention may have deleted the first records.

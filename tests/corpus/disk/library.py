@@ -1,4 +1,4 @@
-"""Changes of files by the library: each way of appending, rolling and retention.
+"""Changes of files by the library: each way to append, to roll segments and to apply retention.
 
 A workload gets an open directory and the directory's clock. The directory is on a disk in memory,
 whose calls are recorded.
@@ -74,7 +74,7 @@ def records(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Not
 
 
 def codecs(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Batches of each codec, by argument and by topic setting."""
+    """Append batches with each codec, chosen by an argument and by a topic setting."""
     directory.create_topic("asked", config={"index.interval.bytes": "150"})
     for codec in Codec:
         clock.advance(1000)
@@ -98,7 +98,7 @@ def stamped(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Not
 
 
 def tables(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Arrow tables, with and without a partition column."""
+    """Append Arrow tables, with and without a partition column."""
     directory.create_topic("t", partitions=2, config=SMALL)
     rows = some(clock, 20)
     table = pa.table(

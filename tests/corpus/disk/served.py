@@ -37,7 +37,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "log.flush.start.offset.checkpoint.interval.ms": "864000000",
     "transaction.max.timeout.ms": "2147483647",
 }
-# A broker that clients find at its listener's address.
+# Settings of a broker that advertises its listener's own address.
 LEADER: Final[Mapping[str, str]] = {**SETTINGS, "advertised.listeners": ""}
 _SMALL: Final = {"internal_segment_bytes": "600", "index_interval_bytes": "100"}
 

@@ -23,7 +23,7 @@ from tests.corpus.exchanges.values import Field, Message, Value
 
 Side = Literal["request", "response"]
 API_VERSIONS: Final = 18
-# Kinds of kio that are encoded as another kind.
+# Kinds of fields in kio that are encoded as another kind.
 _WRITTEN_AS: Final = {
     "timedelta_i32": "int32",
     "timedelta_i64": "int64",
