@@ -391,7 +391,9 @@ class BrokerConfig:
     offsets_retention_minutes: int = config_field(
         int32(1),
         "10080",
-        "Time in minutes after which the offsets of a group without members expire.",
+        "Time in minutes after which a committed offset expires. It counts from the time when the"
+        " group became empty. For a group that never had members, and for a topic to which no"
+        " member subscribes, it counts from the commit.",
     )
     offsets_retention_check_interval_ms: int = config_field(
         int64(1), "600000", "Time in ms between two searches for expired committed offsets."

@@ -81,7 +81,7 @@ def decode_marker(value: bytes) -> Marker:
         raise CorruptMessage(f"not a marker: {value[:80]!r}") from error
     is_text = isinstance(note, str) and isinstance(topic_id, str)
     if version != MARKER_VERSION or type(batch) is not int or not is_text:
-        raise CorruptMessage(f"a marker of another version than {MARKER_VERSION}: {value[:80]!r}")
+        raise CorruptMessage(f"not a marker of version {MARKER_VERSION}: {value[:80]!r}")
     return Marker(batch, note, topic_id)
 
 

@@ -189,7 +189,7 @@ def check_workers(spark: "SparkSession") -> None:
             raise
         here = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise MissingDependency(
-            f"Spark's workers run another Python than this one ({here}): {match[0]}; {_HINT}"
+            f"the Python of Spark's workers differs from this Python ({here}): {match[0]}; {_HINT}"
         ) from error
     if row.tidelog != __version__:
         what = f"tidelog {row.tidelog}, not {__version__}" if row.tidelog else "no tidelog"

@@ -74,7 +74,7 @@ def test_workers_with_another_tidelog_or_none_are_an_error(claims: str, said: st
 
 def test_workers_with_another_python_are_an_error() -> None:
     told = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than 3.11"
-    with pytest.raises(MissingDependency, match=r"another Python than this one .*MISMATCH"):
+    with pytest.raises(MissingDependency, match=r"workers differs from this Python .*MISMATCH"):
         check(FakeSpark(fails=told))
 
 

@@ -492,7 +492,7 @@ def test_a_stray_directory_is_neither_counted_nor_listed_by_the_next_write(
     if topic_id is None:
         assert grow(registry, "flights", 6).partitions == 6
     else:
-        with pytest.raises(InvalidPartitions, match="flights-5 has another topic id"):
+        with pytest.raises(InvalidPartitions, match="flights-5 differs from the id of topic"):
             grow(registry, "flights", 6)
     assert disk.exists(f"{ROOT}/flights-5")
 

@@ -773,7 +773,7 @@ class TopicRegistry:
         return grown
 
     def is_of_another(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
-        """Return whether a directory is a stray with another topic id than this one."""
+        """Return whether a directory is a stray whose topic id differs from `topic_id`."""
         if partition not in self._strays:
             return False
         own_id = _read_id(self._files, self._directory, partition, [])
@@ -784,9 +784,10 @@ class TopicRegistry:
         for stray in self._strays:
             is_among = stray.topic == info.name and stray.partition < info.partitions
             if is_among and self.is_of_another(stray, info.topic_id):
+                path = f"{self._directory}/{partition_dir_name(stray)}"
                 raise InvalidPartitions(
-                    f"{self._directory}/{partition_dir_name(stray)} has another topic id than topic"
-                    f" {info.name}; move it out of the directory of topics first"
+                    f"the topic id in {path} differs from the id of topic {info.name}; move this"
+                    " directory out of the directory of topics first"
                 )
 
     def _save_topics(
