@@ -15,14 +15,16 @@ from tests.worlds.directories.plain_cleaner import PlainWorker
 from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 
 from tidelog.config import BrokerConfig
+from tidelog.control.verbs import TakeBack
 from tidelog.env import Env, ManualClock
-from tidelog.errors import CleaningFailed, InvalidRequest, StorageFailure
+from tidelog.errors import CleaningAborted, CleaningFailed, InvalidRequest, StorageFailure
 from tidelog.server.api import topic_changes
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.maintenance import log_cleaner
 from tidelog.server.maintenance.log_cleaner import LEND_MS, RETRY_MAX_MS, LogCleaner
 from tidelog.server.maintenance.log_manager import LogManager
+from tidelog.storage.compaction.cleaner import LogTarget
 from tidelog.storage.compaction.cleaning_plan import CleaningState, inspect_log
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult
 from tidelog.storage.directory.log_dir import LogDir
@@ -447,6 +449,43 @@ def test_a_lent_job_ends_with_its_topic(node: Node) -> None:
         assert (name in node.cleanings, other in node.cleanings) == (False, True)
         await make_segments(node, "t", 3)
         assert (await cleaners.clean_now(name)).records_after == 1
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_nothing_ends_a_lent_job_while_its_result_is_swapped_in(
+    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise files that are being renamed would be removed, and two swaps could overlap."""
+    name, is_swapping, may_go_on = TopicPartition("t", 0), threading.Event(), threading.Event()
+    plain = LogTarget.swap_in
+
+    def swap_in(target: LogTarget, cleaned: CleaningResult) -> None:
+        is_swapping.set()
+        assert may_go_on.wait(PATIENCE_S)
+        plain(target, cleaned)
+
+    monkeypatch.setattr(LogTarget, "swap_in", swap_in)
+
+    async def story() -> None:
+        await make_segments(node, "t", 3)
+        cleaners = LogCleaner(node, lambda: Worker(node.env))
+        _, job = await cleaners.lending.begin(name, roll=False, is_asked=True)
+        assert job is not None
+        result = TakeBack(name, job.seed, Worker(node.env).clean(job))
+        swap = asyncio.create_task(cleaners.lending.take_back(result))
+        await asyncio.to_thread(is_swapping.wait, PATIENCE_S)
+        with pytest.raises(InvalidRequest, match="already being compacted"):
+            await cleaners.lending.begin(name, roll=False, is_asked=True)
+        with pytest.raises(CleaningAborted, match="has ended"):
+            await cleaners.lending.take_back(result)
+        clock.advance(LEND_MS)
+        await cleaners.lending.give_up_old()
+        assert name in node.cleanings
+        may_go_on.set()
+        assert not await swap
+        assert (count(node, "t"), name in node.cleanings) == (1, False)
         await cleaners.stop()
 
     asyncio.run(story())

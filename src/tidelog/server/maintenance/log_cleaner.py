@@ -16,9 +16,10 @@ clients that can't have the directory's lock, for example because their tasks ru
 The client writes the `.cleaned` files. The broker then swaps these files in, and updates the
 partition's history and checkpoint.
 While a client has the job, no cleaner of the broker cleans the partition. If another request asks
-for the same partition, that request gets the job, and the first client's result is dropped. The job
-also ends when the broker restarts, or after `LEND_MS` without a result. If a job ends without a
-result, the next cleaning begins again from the checkpoint.
+for the same partition, that request gets the job, and the first client's result is dropped; while
+this result is being swapped in, the request is refused instead. The job also ends when the broker
+restarts, or after `LEND_MS` without a result. If a job ends without a result, the next cleaning
+begins again from the checkpoint.
 
 Used only in the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
 """
@@ -74,13 +75,17 @@ Hold = Callable[[TopicPartition], AbstractContextManager[object]]
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Lent:
-    """A cleaning job that a client does instead of the broker (a lent job)."""
+    """A cleaning job that a client does instead of the broker (a lent job).
+
+    While the client's segments are swapped in (`is_swapping`), nothing else ends the job.
+    """
 
     target: LogTarget
     job: CleaningJob
     since_ms: int
+    is_swapping: bool = False
 
 
 def _ensure_compacted(node: "Node", name: TopicPartition) -> None:
@@ -144,8 +149,9 @@ class LentJobs:
 
         Raises:
             UnknownTopic: No such partition.
-            InvalidRequest: A cleaner of the broker is cleaning the partition, or the topic is not
-                compacted, or the partition has a tier.
+            InvalidRequest: A cleaner of the broker is cleaning the partition, or another client's
+                result is being swapped in, or the topic is not compacted, or the partition has a
+                tier.
             TidelogError: The partition could not be inspected.
         """
         node = self._node
@@ -188,23 +194,26 @@ class LentJobs:
         """Swap in the segments that a client has cleaned; return whether another pass is needed.
 
         Raises:
-            CleaningAborted: The job is no longer lent, its segments have been replaced, or a
-                `.cleaned` file is missing or has another size. No further segment is changed, and
-                the cleaning can be started again.
+            CleaningAborted: The job is no longer lent, its result is being swapped in already, its
+                segments have been replaced, or a `.cleaned` file is missing or has another size. No
+                further segment is changed, and the cleaning can be started again.
             CorruptMessage: The result can't belong to this job. Nothing was changed.
             StorageFailure: The disk failed.
         """
         name, cleaned = result.name, result.cleaned
         lent = self._lent.get(name)
-        if lent is None or lent.job.seed != result.seed:
+        if lent is None or lent.is_swapping or lent.job.seed != result.seed:
             raise CleaningAborted(
                 f"{name}: this compaction was not started or has ended; start it again"
             )
+        lent.is_swapping = True
         try:
             check(lent.job, cleaned)
             await self._in(partial(self._swap_in, lent, cleaned))
         finally:
-            await self._end(name)
+            lent.is_swapping = False
+            if self._lent.get(name) is lent:  # otherwise the topic was deleted
+                await self._end(name)
         job = lent.job
         return job.map_from < cleaned.mapped_to < job.map_to
 
@@ -229,9 +238,13 @@ class LentJobs:
                 )
 
     async def _end(self, name: TopicPartition) -> None:
-        """End a partition's lent job, if there is one, and delete its `.cleaned` files."""
-        lent = self._lent.pop(name, None)
-        if lent is not None:
+        """End a partition's lent job, if there is one, and delete its `.cleaned` files.
+
+        A job whose result is being swapped in is not ended.
+        """
+        lent = self._lent.get(name)
+        if lent is not None and not lent.is_swapping:
+            del self._lent[name]
             fs, directory = self._node.env.files, lent.job.directory
             await self._in(partial(drop_cleaned, fs, directory))
             self._at_work.discard(name)
