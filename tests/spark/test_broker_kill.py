@@ -99,7 +99,7 @@ class Work:
         self.wait_for(lambda: is_done() or self._broker.size_bytes(topic) > known)
 
     def kill_broker(self, moment: str, times: int, give: Callable[[], None]) -> None:
-        """Add records, kill the broker at this moment (`times` in a row), and await the batch."""
+        """Add records, kill the broker at this moment (`times` in a row); wait for the batch."""
         before = self.batches()
 
         def is_done() -> bool:

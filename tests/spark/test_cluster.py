@@ -1,11 +1,12 @@
-"""One pipeline on standalone, Spark Connect and local clusters, with other Sparks and Javas.
+"""One pipeline on standalone, Spark Connect and local clusters, and with other versions of Spark.
 
 The pipeline is a separate program (cluster_child.py), like users' programs, on a directory of one
 topic: batch read by splits, streaming read into a directory sink, batch write.
 
-Other versions run if environment variables name them: TIDELOG_SPARK_42 (a folder with pyspark 4.2),
-TIDELOG_JAVA_21 (the home of a Java 21), TIDELOG_JAVA_OTHER (the home of a Java to be refused),
-TIDELOG_SPARK_ARCHIVE (a virtual environment with tidelog[spark,objects] and venv-pack).
+Other versions of Spark and Java are tested if environment variables name them: TIDELOG_SPARK_42 (a
+folder with pyspark 4.2), TIDELOG_JAVA_21 (the home of a Java 21), TIDELOG_JAVA_OTHER (the home of a
+Java to be refused), TIDELOG_SPARK_ARCHIVE (a virtual environment with tidelog[spark,objects] and
+venv-pack).
 """
 
 import json

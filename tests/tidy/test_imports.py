@@ -33,8 +33,8 @@ import tidelog
 print((time.process_time() - start) * 1000)
 """
 
-# Imports every module without the extras, except the modules given as arguments, which may need
-# extras.
+# Imports every module as if the extras were not installed, except the modules given as arguments,
+# which may need extras.
 CORE_WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
 for name in ("confluent_kafka", "numba", "numpy", "pandas", "pyarrow", "pyspark"):

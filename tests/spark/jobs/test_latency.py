@@ -45,7 +45,7 @@ class Told:
 def test_the_numbers_are_the_librarys(
     spark: "SparkSession", tmp_path: Path, kind: str, split_bytes: int
 ) -> None:
-    """The logs of `make_log_dir` have all codecs, transactions, missing and unknown times."""
+    """The logs have all codecs, transactions, missing timestamps, and unknown append times."""
     path = str(tmp_path)
     make_log_dir(path, 5, steps=60, config={"message.timestamp.type": kind})
     told = Told()

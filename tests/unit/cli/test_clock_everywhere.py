@@ -1,4 +1,7 @@
-"""Commands, calls and Spark options for times have a clock, or docs/clocks.md says why not."""
+"""Commands, calls and Spark options for times let users choose the clock.
+
+docs/clocks.md lists the commands without this choice, with the reason.
+"""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Bounds of the check of keys' order: keys that the driver checks, and keys that a task checks."""
+"""The check of the order of keys: the limit for two partitions, and the limit for the driver."""
 
 import json
 from collections.abc import Sequence

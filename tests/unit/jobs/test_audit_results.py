@@ -172,7 +172,7 @@ def test_a_note_states_that_more_keys_differ_than_are_listed(
 def test_sums_of_records_without_a_key_are_compared_modulo_2_to_the_64(
     b: Sequence[tuple[int, int]], are_equal: bool
 ) -> None:
-    """The two sides may divide the same records into different runs; a run's sum has 64 bits."""
+    """The two sides may divide equal records into different ranges, each with a 64-bit sum."""
     a = ((1, 2**62), (1, 2**62), (1, 2**63 - 1), (0, 1))
     runs = [
         dataclasses.replace(run(side, 10), unkeyed=count, unkeyed_sum=total)

@@ -359,7 +359,7 @@ def test_a_running_broker_accepts_no_lost_append_times(held_broker: tuple[str, B
 
 
 def test_only_the_first_pass_finishes_the_active_segment(held_broker: tuple[str, Broker]) -> None:
-    """Records that arrive during a compaction would otherwise make further segments."""
+    """If each pass did so, records that arrive during a compaction would make more segments."""
     place, running = held_broker
     holder, name = find_holder(place), TopicPartition(TOPIC, 0)
     assert holder is not None

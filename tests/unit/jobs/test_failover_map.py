@@ -284,7 +284,7 @@ class TestRefusals:
         )
 
     def test_the_position_is_after_the_end(self) -> None:
-        """The lookup in the map and the search by time fail for the same reason, reported once."""
+        """The lookup in the map and the search by time fail for one reason, which is shown once."""
         start = only(planned(self.ready(400)))
         assert start.kind is StartKind.BEGINNING
         assert start.reason == (

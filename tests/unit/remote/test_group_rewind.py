@@ -35,7 +35,7 @@ def test_a_rewind_ends_at_the_first_record_at_the_time() -> None:
 
 
 def test_no_record_at_or_after_the_time_is_before_the_new_offset() -> None:
-    """If create times are out of order, the first matching offset is used: no record is missed."""
+    """If create times are out of order, the first match is used, so that no record is missed."""
     move = move_of(cluster_at(5, 100, 350, 50, 300, 20), Target(time_ms=300))
     assert move.new is not None
     assert move.new.offset == 1

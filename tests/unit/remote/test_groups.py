@@ -56,7 +56,7 @@ Told = Callable[..., tuple[Cluster, Admin]]
 
 @pytest.fixture
 def told(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Told:
-    """Return a cluster whose client library returns these codes."""
+    """Return a function that creates a cluster whose client library returns the given codes."""
 
     def make(*codes: int) -> tuple[Cluster, Admin]:
         admin = Admin(clock, *codes)

@@ -1,4 +1,4 @@
-"""A bulk load that has most of the latency is found in the histograms, and nothing else is."""
+"""The histograms show a bulk load that has most of the latency; nothing else counts as a load."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""A segment missing from the middle of a log is a loss to every reader, not a gap."""
+"""Each reader reports a segment missing in the middle of a log as a loss, not as a gap."""
 
 from collections.abc import Callable
 from pathlib import Path

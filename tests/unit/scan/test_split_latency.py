@@ -37,8 +37,9 @@ def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, L
     """Join the results of all splits, and return them.
 
     The results are latencies by append hour, latencies by create hour, lateness, number of records,
-    and number of recounted heads. A split's head is recounted in two ways: from its records and
-    from its stored create times. The two recounts must give equal results.
+    and number of recounted heads. A split's head is its first records, whose lateness depends on
+    earlier splits. It is recounted from its records and from its stored create times, and the two
+    recounts must give equal results.
     """
     by_append, by_create, late = (
         LatencyByHour(),

@@ -1,4 +1,4 @@
-"""Guarded APIs refuse each version to a client without rights, by responses that can be encoded."""
+"""Each version of a guarded API refuses a client without rights by a response that can be sent."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -45,7 +45,8 @@ WITHOUT_CODE = {
     "Metadata",
 }
 
-# The first version whose refusals have an error code; older versions have an empty list, as Kafka.
+# The first version whose refusals have an error code. Older versions have an empty list, as in
+# Kafka.
 FIRST_WITH_CODE = {"DescribeLogDirs": 3}
 
 # For each error code, the APIs that return it if a right is missing. All other APIs return

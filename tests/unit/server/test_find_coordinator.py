@@ -1,4 +1,4 @@
-"""FindCoordinator opens the coordinator's partition, so that first writes needn't wait for it."""
+"""FindCoordinator opens the coordinator's partition, so that the first write need not do this."""
 
 import asyncio
 import threading

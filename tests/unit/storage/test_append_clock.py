@@ -1,4 +1,4 @@
-"""The append clock: the later of the last time and now; it refuses to go on after a clock jump."""
+"""The append clock: the later of the last time and now, or an error after a clock jump."""
 
 import re
 

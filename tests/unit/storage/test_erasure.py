@@ -181,7 +181,7 @@ def test_an_erasure_that_accepts_lost_times_is_complete() -> None:
 
 
 def test_a_tombstone_below_the_log_start_is_erased() -> None:
-    """No consumer can read this tombstone, so no consumer would notice that the key was deleted."""
+    """No consumer can read a tombstone below the log start, so keeping it would have no effect."""
     env = log_with_key()
     ((_, hidden),) = run(env).tombstones
     with LogDir.open(PATH, env=env, options=WRITABLE) as log_dir:

@@ -1,4 +1,4 @@
-"""A wrong index that follows its own rules costs time but hides no record."""
+"""A wrong index that violates no rule of an index costs time but hides no record."""
 
 from collections.abc import Callable
 

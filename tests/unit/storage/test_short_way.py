@@ -341,7 +341,7 @@ def test_records_that_a_topic_setting_forbids_are_refused_on_both_ways(
 def test_built_batches_are_appended_like_validated_ones(
     topic: dict[str, str], codec: Codec
 ) -> None:
-    """A batch that tidelog has built is not validated; result and files are as if it were."""
+    """A batch that tidelog has built is not validated, but gives the same result and files."""
     data = build_batch(
         [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2, codec=codec
     )

@@ -43,7 +43,7 @@ class Model:
     def forget(self, log: Log) -> None:
         """Remove open transactions that have no remaining record and that the log has forgotten.
 
-        If it has no snapshots, the log computes its producer states from its start, as in Kafka.
+        As in Kafka, a log without snapshots computes its producer states from its log start on.
         """
         known = set(log.producer_states().open_transactions.values())
         left = {who for who, _ in self.rows[log.log_start_offset :]}

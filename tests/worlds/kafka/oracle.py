@@ -253,7 +253,7 @@ class Oracle:
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> KafkaHome:
-    """Kafka's jars and our classes; without them the test is skipped with the reason."""
+    """Kafka's jars and our classes; without them, the test is skipped, or fails in CI."""
     return required_home()
 
 

@@ -1,4 +1,4 @@
-"""Deleting a topic removes its committed offsets, but not those of a new topic with its name."""
+"""Deleting a topic removes its committed offsets, but not those of a later topic of that name."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager

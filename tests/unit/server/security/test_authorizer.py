@@ -86,7 +86,7 @@ def test_an_allowed_operation_allows_the_implied_ones(
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("denied", GRANTED, ids=lambda found: found.name)
 def test_a_denied_operation_denies_no_other(denied: Operation, wanted: Operation) -> None:
-    """All operations are allowed, one is denied: the others stay allowed, unless ALL is denied."""
+    """If one of the allowed operations is denied, the others stay allowed, unless ALL is denied."""
     expected = denied.name not in {"ALL", wanted.name}
     found = may(acl(ALLOW, Operation.ALL), acl(DENY, denied), operation=wanted)
     assert found is expected
@@ -242,7 +242,7 @@ class Counted(frozenset[Acl]):
 
 
 def test_a_search_through_all_acls_is_cached_with_its_client() -> None:
-    """With 100,000 ACLs a search takes 40 ms, and any client may send InitProducerId."""
+    """A search through 100,000 ACLs takes 40 ms, and any client can cause it by InitProducerId."""
     found, table = Authorizer(), RuleTable([acl()])
     table.acls = acls = Counted(table.acls)
     found.use(table)

@@ -1,4 +1,4 @@
-"""Compaction of a tier in parts, by workers with their own reader and folder."""
+"""Compaction of a tier in parts, by workers that each have a separate reader and folder."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -156,7 +156,7 @@ def test_a_segment_stays_until_the_log_start_is_past_the_gap_after_it() -> None:
         assert moved.segments == tuple(rows[3 - count :])
         assert moved.end_offset == max(30, offset)
         found = moved
-    # A gap that a compaction explains keeps no segment.
+    # If compaction explains a gap, the segment before the gap is not kept.
     assert plain(*rows).with_start(21, 40, 5, gaps_are_losses=False).segments == (rows[2],)
     # A segment that lacks offsets itself does not show whether the offsets after it are lost.
     assert plain(at(0, 10)).with_start(10, 40, 5).segments == ()

@@ -73,7 +73,7 @@ def test_records_that_are_deleted_during_a_move_stay_deleted(number: int, is_fir
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_segments_that_begin_with_a_short_old_message_are_copied(magic: int) -> None:
-    """A map identifies a batch by its first 61 bytes, but an old message may be shorter.
+    """A zone map identifies a batch by its first 61 bytes, but an old message may be shorter.
 
     Moved and local segments keep their zone maps, and a count reads no log.
     """
