@@ -29,8 +29,8 @@ from tests.worlds.waiting import until_kernels_loaded
 
 from tidelog.gc_pauses import collection_paused, take_as_old
 
-# Fixtures and a hook for the tests of all folders. Each test process starts one JVM with Kafka's
-# classes.
+# Fixtures and a hook for the tests of all folders. `kafka_oracle` starts one JVM with Kafka's
+# classes per test process.
 __all__ = ["kafka_jars", "kafka_oracle", "pytest_assertrepr_compare", "quick_path"]
 
 # Examples have no deadline, because on two shared cores slow examples would exceed any deadline by

@@ -331,7 +331,7 @@ def thinned(moments: Iterable[T]) -> Iterator[T]:
 def examples(count: int) -> settings:
     """Return hypothesis's settings with `count` examples, in the core with a third of them.
 
-    For properties whose number of examples is not that of the profile.
+    Properties use this instead of the profile's number of examples.
     """
     return settings(max_examples=count if _Run.one_in == 1 else -(-count // EXAMPLES_DIVISOR))
 

@@ -1,8 +1,8 @@
 """Tells coverage which test function runs; `./run coverage` loads this module into pytest.
 
 Processes that a test starts read the function's name from their environment (`[tool.coverage.run]`
-in pyproject.toml). `.cache/coverage/seconds` gets a line with the seconds of each function, in
-order of running.
+in pyproject.toml). `.cache/coverage/seconds` gets a line with the seconds of each function, in the
+order in which the functions ran.
 """
 
 import os

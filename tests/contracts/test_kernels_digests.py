@@ -297,7 +297,7 @@ def test_with_any_division_the_rows_are_those_of_the_records(
 
 
 def test_a_table_of_many_keys_is_handed_out_whole() -> None:
-    """With 40,000 keys the table has enlarged its index, and is copied in parts."""
+    """A table of 40,000 keys enlarges its index, and is copied in parts."""
     count, tables = 40_000, list[Longs]()
     reducer = Reducer(np.array(SEEDS, np.int64), 5, 1_000, tables.append)
     reducer.add(arrow_batch([(b"%d" % (at % count), b"", at) for at in range(count + 9)]))

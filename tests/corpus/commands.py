@@ -1,4 +1,4 @@
-"""Part `commands`: transcripts of each command, each option, and each error of users."""
+"""Part `commands`: transcripts of each command, each option, and each error that users cause."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -23,7 +23,7 @@ class Block(NamedTuple):
     text: str
 
 
-# Languages of blocks that run or have a reason not to.
+# Languages of blocks that tests run. For some blocks, test_docs.py states why they don't run.
 CODE: Final = {"sh", "python", "sql"}
 # Languages of other blocks: output and diagrams (text), and files. Tests in tests/tidy check "hex".
 _NOT_CODE: Final = {"text", "hex", "json", "properties", "dockerfile"}
@@ -115,7 +115,7 @@ _DATA: Final = ("/var/lib/kafka", "/var/lib/tidelog")
 
 @contextmanager
 def running_brokers(count: int) -> Iterator[dict[str, str]]:
-    """Start brokers; yield the replacements for their addresses and the first one's directory."""
+    """Start brokers; yield their addresses and data directory, by the texts that they replace."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(tidelog.broker()) for _ in range(count)]
         replaced = {

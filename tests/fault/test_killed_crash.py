@@ -162,7 +162,7 @@ def test_the_last_segment_is_durable_before_its_note() -> None:
 
 
 def test_a_directory_of_kafkas_is_completed_too() -> None:
-    """Kafka writes no notes, so a start can't tell a gap in the offsets from lost records."""
+    """A flush makes a killed process's bytes durable, even without notes, which Kafka lacks."""
     env = killed(rolls=1)
     names = [entry.name for entry in env.files.list_dir(f"{ROOT}/t-0")]
     kept = (log_files.LOG_SUFFIX, log_files.OFFSET_INDEX_SUFFIX, log_files.TIME_INDEX_SUFFIX)

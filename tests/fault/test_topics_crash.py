@@ -207,7 +207,7 @@ def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
 
 
 def test_a_partition_can_be_settled_before_it_is_opened() -> None:
-    """`settle` writes a new partition's files, by renames; otherwise the first opening does."""
+    """`settle` writes a new partition's files, by renames; without it, the first opening does."""
     env, directory = settled()
     directory.topic_admin.create(NEW)
     for number in range(3):

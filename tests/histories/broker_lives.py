@@ -76,9 +76,9 @@ class Lives:
     Attributes:
         kills: How often the broker was killed.
         asked: How many requests were sent.
-        ends: Number of kills by topic, that is, the topic whose file the interrupted call would
-            have changed. Topic names are without their numbers; the name is empty if the call was
-            for no topic's file.
+        ends: Number of kills by topic: the topic of the file that the interrupted call would have
+            changed. The numbers in topic names are left out. The name is empty if no call was
+            interrupted, and the data directory's name if the file belongs to no topic.
     """
 
     def __init__(self, folder: Path, seed: int, **settings: str) -> None:

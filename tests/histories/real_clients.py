@@ -1,4 +1,4 @@
-"""Real clients, each in a thread, that continue when their broker is back."""
+"""Real clients, each in a thread. After the broker was killed and restarted, they continue."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

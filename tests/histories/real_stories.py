@@ -210,7 +210,7 @@ def _options() -> Iterator[str]:
 def histories(
     nursery: Nursery, folder: Path, first: int, together: int, pairs: Sequence[Pair] = PAIRS
 ) -> list[History]:
-    """Run histories together on a separate broker, which is killed; return them.
+    """Run histories together on one broker, which is killed several times; return the histories.
 
     Seeds decide the clients' actions and the times of kills; threads decide the rest.
     """

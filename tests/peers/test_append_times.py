@@ -1,4 +1,4 @@
-"""tidelog and Kafka append in turn, Kafka compacts and truncates, append times stay right.
+"""tidelog and Kafka append in turn, and Kafka compacts and truncates: append times stay right.
 
 Every record's value is unique. So the model can keep each record's append time and writer by value.
 """

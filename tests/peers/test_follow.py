@@ -82,7 +82,7 @@ def some(rng: random.Random, count: int = 20) -> list[NewRecord]:
 
 
 def send_by_both_clients(oracle: Oracle, broker: Broker, topic: str) -> None:
-    """Send records with every codec by both clients; commit and abort a transaction."""
+    """Send records with every codec by Java's client and librdkafka; commit and abort by Java's."""
     rng = random.Random(topic)
     for codec in Codec:
         produce(oracle, broker, topic, some(rng), codec=codec)

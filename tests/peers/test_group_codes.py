@@ -128,7 +128,7 @@ def static_members(talk: Talk) -> None:
 
 
 def committing(talk: Talk) -> None:
-    """Commit offsets of a consumer that assigns partitions itself, in all versions that differ."""
+    """Commit and fetch offsets without and with a member, in versions with different formats."""
     talk.fetch()
     talk.commit(1, "nobody", 4)
     talk.commit(1, "nobody", 4, version=8)

@@ -1,4 +1,4 @@
-"""Kafka and our broker accept the same SCRAM users, apart from excessive lengths."""
+"""Kafka and our broker accept the same SCRAM users, but ours refuses empty and very long values."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -190,7 +190,7 @@ def test_a_zombie_is_fenced(either_broker: AnyBroker) -> None:
 
 
 def test_writers_do_not_wait_for_each_other(either_broker: AnyBroker) -> None:
-    """A task writes its batch although another task has an open transaction with a marker."""
+    """A task writes its batch while another transaction in the topic of markers is open."""
     topic = "sink-open"
     either_broker.create_topic(topic)
     once(either_broker, topic, 0, rows(1))

@@ -105,7 +105,7 @@ TOOLS: Final = (
     (FEATURES, "upgrade", "--feature", "transaction.version=2"),
     (FEATURES, "downgrade", "--feature", "transaction.version=9"),
 )
-# A text in each tool's output that shows a denial.
+# Pattern of the texts by which the tools report a denial.
 DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
 
 

@@ -143,7 +143,7 @@ def _append(model: Model, random: Random) -> None:
 
 
 def _clean_by_kafka(model: Model, _random: Random) -> None:
-    """Clean as Kafka: map keys from the checkpoint on, rewrite all, drop all expired tombstones."""
+    """Clean like Kafka: map keys from the checkpoint, rewrite all, drop all expired tombstones."""
     map_from = clean_end(model.facts([1.0] * len(model.segments)), 0)
     model.clean([((each.base,), True) for each in model.segments], map_from, model.end)
     for each in model.segments:
@@ -199,7 +199,7 @@ STEPS = (_append, _append, _clean_anything, _clean_anything, _clean_by_plan, _cl
 
 @pytest.mark.parametrize("first", [*range(4), *map(rarely, range(4, 8))])
 def test_no_deleted_key_returns_and_no_last_value_is_removed(first: int) -> None:
-    """Each test draws 200 logs by seeds, because a failure needs many steps in a row."""
+    """Seeds instead of hypothesis draw 200 logs per test: a failure needs many steps in a row."""
     for seed in range(first * 200, first * 200 + 200):
         random, model = Random(seed), Model()
         _append(model, random)

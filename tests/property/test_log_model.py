@@ -41,7 +41,7 @@ class LogAppendTime(LogMachine):
 
 
 class CreateTimeRolls(LogMachine):
-    """Segments roll by timestamps, and in one configuration earlier, by a jitter."""
+    """Segments roll by timestamps; in one configuration, a jitter makes them roll earlier."""
 
     CONFIGS: ClassVar[Configs] = (
         {"segment.ms": "5000", "index.interval.bytes": "0"},

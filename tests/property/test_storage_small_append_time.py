@@ -1,4 +1,4 @@
-"""The append clock, compared with one time per record, has no wrong time after any damage.
+"""The append clock, compared with a list of times, returns no wrong time after any damage.
 
 The model is a list of `int | None`, one entry per offset. The clock returns bytes to write; a
 simulated disk stores them, as the log does with its clock file.

@@ -113,7 +113,7 @@ def held_by(
     version: int,
     *requests: "DataclassInstance",
 ) -> float:
-    """Return the fewest CPU seconds for which a request blocks the loop, without the first request.
+    """Return the fewest CPU seconds for which a request blocks the loop; the first is not counted.
 
     Requests are sent until one, but not the first, takes less than `limit_s`. If only one request
     is given, it is sent at most `MEASUREMENTS` times.

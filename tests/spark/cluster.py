@@ -1,7 +1,8 @@
 """Small real Spark clusters on loopback; each is a few processes of the package pyspark.
 
 `Standalone` is a master and two workers of one core each, `ConnectServer` a Spark Connect server.
-A cluster ends only processes that it started. `home` and `java_home` select a Spark and a Java.
+A cluster ends only processes that it started. `home` and `java_home` select the installations of
+Spark and Java.
 """
 
 import os

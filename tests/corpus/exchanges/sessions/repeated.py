@@ -34,7 +34,7 @@ TIMES = 3
 
 
 class Client:
-    """A connection for each API and version, so that a broker may cache responses for each."""
+    """A client with a connection for each API and version, on which it repeats its requests."""
 
     def __init__(self, stage: Stage, keys: Path | None, listener: str | None) -> None:
         self._stage = stage
