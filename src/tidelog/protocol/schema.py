@@ -6,6 +6,9 @@
         current_leader_epoch: int = wire(INT32, since=9, default=-1)
         high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
 
+The annotation of a field decides its encoding: `str`, `bool`, `float`, `UUID`, `Buffer`, a message,
+a list of these, each also `| None`. For `int`, `wire` gets the width.
+
 A field exists in the versions [since, until], both inclusive. In other versions the field is not
 written, and a message that is read has the field's default. `codecs` compiles declarations.
 
@@ -13,12 +16,17 @@ Source: Kafka's protocol guide; KIP-482; docs/protocol.md.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
+from inspect import get_annotations
+from operator import or_
+from types import NoneType
 from typing import (
     TYPE_CHECKING,
+    Any,  # noqa: TID251 - as in `dataclasses`
     Final,
     Generic,
     NamedTuple,
@@ -26,6 +34,8 @@ from typing import (
     TypeVar,
     cast,
     dataclass_transform,
+    get_args,
+    get_origin,
 )
 from uuid import UUID
 
@@ -37,9 +47,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-Message = TypeVar("Message", bound="DataclassInstance")
 ANY_VERSION: Final = 2**15 - 1
 _SPEC: Final = "wire"
 
@@ -102,9 +110,6 @@ UUID16: Final[Kind[UUID]] = Kind(Form.UUID, NO_UUID)
 STRING: Final[Kind[str]] = Kind(Form.STRING, "")
 BYTES: Final[Kind[Buffer]] = Kind(Form.BYTES, b"")
 
-# Record batches: bytes that can be null in every version.
-RECORDS: Final[Kind[Buffer | None]] = Kind(Form.BYTES, None, 0)
-
 # Record batches that can be null, and can be sent in several buffers.
 RECORD_PIECES: Final[Kind[Pieces]] = Kind(Form.BYTES, None, 0)
 
@@ -112,45 +117,14 @@ RECORD_PIECES: Final[Kind[Pieces]] = Kind(Form.BYTES, None, 0)
 RECORD_PIECES_NEVER_NULL: Final[Kind[Pieces]] = Kind(Form.BYTES, b"")
 
 
-def nullable_string(since: int = 0) -> Kind[str | None]:
-    """Return the type of a string that can be null from version `since` on; the default is null."""
-    return Kind(Form.STRING, None, since)
-
-
-def nullable_bytes() -> Kind[Buffer | None]:
-    """Return the type of bytes that can be null; the default is null."""
-    return Kind(Form.BYTES, None, 0)
-
-
-def array(item: Kind[T]) -> Kind[list[T]]:
-    """Return the type of an array of any length."""
-    return Kind(Form.ARRAY, list, None, item)
-
-
-def nullable_array(item: Kind[T], since: int = 0) -> Kind[list[T] | None]:
-    """Return the type of an array that can be null from version `since` on; the default is null."""
-    return Kind(Form.ARRAY, None, since, item)
-
-
-def struct(kind: type[Message]) -> Kind[Message]:
-    """Return the type of a nested struct with the declaration `kind`."""
-    return Kind(Form.STRUCT, kind, None, None, kind)
-
-
-def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
-    """Return the type of a nested struct that can be null.
-
-    A byte precedes the struct: 1, or -1 for a null struct, in which case nothing follows. In a
-    tagged field a null struct is also written, but with the byte 0.
-    """
-    return Kind(Form.STRUCT, None, 0, None, kind)
-
-
-class _Spec(NamedTuple):
-    kind: Kind[object]
-    since: int
-    until: int
-    tag: int | None
+# Types of the annotations that need no further argument of `wire`.
+_KINDS: Final[Mapping[object, Kind[object]]] = {
+    str: STRING,
+    bool: BOOLEAN,
+    float: FLOAT64,
+    UUID: UUID16,
+    Buffer: BYTES,
+}
 
 
 class _Missing:
@@ -160,30 +134,46 @@ class _Missing:
 _MISSING: Final = _Missing()
 
 
+class _Wire(NamedTuple):
+    """Arguments of `wire`, until `message` turns them into a field."""
+
+    kind: Kind[object] | None
+    since: int
+    until: int
+    tag: int | None
+    null_since: int
+    default: object
+
+
+class _Spec(NamedTuple):
+    kind: Kind[object]
+    since: int
+    until: int
+    tag: int | None
+
+
 def wire(
-    kind: Kind[T],
+    kind: Kind[object] | None = None,
     *,
     since: int = 0,
     until: int = ANY_VERSION,
     tag: int | None = None,
-    default: T | _Missing = _MISSING,
-) -> T:
+    null_since: int = 0,
+    default: object = _MISSING,
+) -> Any:
     """Declare a field of a message.
 
     Args:
-        kind: Type of the field.
+        kind: Type of the value, or of a list's items, if the annotation leaves it open: the width
+            of an `int`.
         since: First version with the field.
         until: Last version with the field, inclusive.
         tag: Tag of a tagged field; None for an ordinary field.
-        default: Value in versions without the field; by default the type's zero.
+        null_since: First version in which a value that is annotated as `| None` can be null.
+        default: Value in versions without the field; by default null if the value can be null,
+            else the type's zero.
     """
-    metadata = {_SPEC: _Spec(kind, since, until, tag)}
-    zero = kind.zero if isinstance(default, _Missing) else default
-    if callable(zero):
-        field: object = dataclasses.field(default_factory=zero, metadata=metadata)
-    else:
-        field = dataclasses.field(default=zero, metadata=metadata)
-    return cast("T", field)
+    return _Wire(kind, since, until, tag, null_since, default)
 
 
 DeclarationT = TypeVar("DeclarationT")
@@ -195,7 +185,38 @@ def message(declared: type[DeclarationT]) -> type[DeclarationT]:
 
     If a message contains a secret, its class sets `__repr__ = object.__repr__` to hide the fields.
     """
+    for name, annotation in get_annotations(declared).items():
+        setattr(declared, name, _dataclass_field(annotation, getattr(declared, name)))
     return dataclass(slots=True, kw_only=True)(declared)
+
+
+def _dataclass_field(annotation: object, declared: _Wire) -> object:
+    kind = _kind_of(annotation, declared.kind, declared.null_since)
+    metadata = {_SPEC: _Spec(kind, declared.since, declared.until, declared.tag)}
+    zero = kind.zero if isinstance(declared.default, _Missing) else declared.default
+    if callable(zero):
+        return dataclasses.field(default_factory=zero, metadata=metadata)
+    return dataclasses.field(default=zero, metadata=metadata)
+
+
+def _kind_of(annotation: object, given: Kind[object] | None, null_since: int = 0) -> Kind[object]:
+    """Return the type of a field; `wire` describes `given` and `null_since`."""
+    options = [one for one in get_args(annotation) if one is not NoneType]
+    may_be_null = NoneType in get_args(annotation)
+    inner = reduce(or_, options) if may_be_null else annotation
+    if get_origin(inner) is list:
+        kind = Kind[object](Form.ARRAY, list, None, _kind_of(get_args(inner)[0], given))
+    elif given is not None:
+        return given
+    elif inner in _KINDS:
+        kind = _KINDS[inner]
+    else:
+        assert isinstance(inner, type), f"{annotation} is no type of the protocol"
+        assert dataclasses.is_dataclass(inner), f"{annotation}: give `wire` its width"
+        # A struct that can be null has a byte before it: 1, or -1 for null, after which nothing
+        # follows. In a tagged field, a null struct is also written, but with the byte 0.
+        kind = Kind(Form.STRUCT, inner, None, None, inner)
+    return replace(kind, zero=None, null_since=null_since) if may_be_null else kind
 
 
 class Field(NamedTuple):

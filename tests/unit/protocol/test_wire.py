@@ -1,7 +1,6 @@
 """Primitive types: known bytes, limits, false lengths."""
 
 import tracemalloc
-from dataclasses import make_dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
@@ -18,14 +17,11 @@ from tidelog.protocol.schema import (
     INT16,
     INT32,
     INT64,
-    RECORDS,
     STRING,
     UUID16,
+    Form,
     Kind,
-    array,
-    nullable_array,
-    nullable_bytes,
-    nullable_string,
+    message,
     wire,
 )
 from tidelog.protocol.wire import Reader, Writer, varint_bytes
@@ -37,9 +33,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def array(item: Kind[T]) -> Kind[list[T]]:
+    return Kind(Form.ARRAY, list, None, item)
+
+
+def nullable(kind: Kind[T], since: int = 0) -> Kind[T | None]:
+    return Kind(kind.form, None, since, kind.item, kind.struct)
+
+
 def alone(kind: Kind[T]) -> "type[DataclassInstance]":
     """Return a declaration with a single field."""
-    return make_dataclass("Alone", [("value", object, wire(kind))], slots=True, kw_only=True)
+    parts = {"__annotations__": {"value": object}, "value": wire(kind)}
+    return message(type("Alone", (), parts))
 
 
 def write(kind: Kind[T], value: T, *, flexible: bool = False, version: int = 0) -> bytes:
@@ -68,11 +73,11 @@ class TestKnownBytes:
         [
             (STRING, "ab", "00026162", "036162"),
             (STRING, "", "0000", "01"),
-            (nullable_string(), None, "ffff", "00"),
+            (nullable(STRING), None, "ffff", "00"),
             (BYTES, b"xyz", "0000000378797a", "0478797a"),
-            (RECORDS, None, "ffffffff", "00"),
+            (nullable(BYTES), None, "ffffffff", "00"),
             (array(INT32), [1, -1], "0000000200000001ffffffff", "0300000001ffffffff"),
-            (nullable_array(INT32), None, "ffffffff", "00"),
+            (nullable(array(INT32)), None, "ffffffff", "00"),
             (INT64, -2, "fffffffffffffffe", "fffffffffffffffe"),
             (FLOAT64, 1.5, "3ff8000000000000", "3ff8000000000000"),
         ],
@@ -123,9 +128,9 @@ class TestText:
 
     @pytest.mark.parametrize("data", ["ffff", "fffe", "8000"])
     def test_any_length_below_0_is_null_as_kafka_reads_it(self, data: str) -> None:
-        assert read(nullable_string(), bytes.fromhex(data), flexible=False) is None
-        assert read(nullable_bytes(), bytes.fromhex(data + "0000"), flexible=False) is None
-        assert read(nullable_array(INT32), bytes.fromhex(data + "0000"), flexible=False) is None
+        assert read(nullable(STRING), bytes.fromhex(data), flexible=False) is None
+        assert read(nullable(BYTES), bytes.fromhex(data + "0000"), flexible=False) is None
+        assert read(nullable(array(INT32)), bytes.fromhex(data + "0000"), flexible=False) is None
 
 
 class TestLies:
@@ -142,7 +147,7 @@ class TestLies:
             (array(INT64), "0000000200000000000000000000", False),
             (array(STRING), "ffffffff0f", True),
             (array(INT32), "fffffff0", False),
-            (nullable_array(INT32), "7ffffff0", False),
+            (nullable(array(INT32)), "7ffffff0", False),
         ],
     )
     def test_an_impossible_length_is_refused(
@@ -165,7 +170,7 @@ class TestLies:
 
     def test_null_is_refused_in_a_version_without_it(self) -> None:
         with pytest.raises(CorruptMessage, match="length -1"):
-            read(nullable_string(since=3), b"\xff\xff", version=2)
+            read(nullable(STRING, 3), b"\xff\xff", version=2)
 
 
 class TestWriting:

@@ -8,20 +8,7 @@ KIP-814 (a static leader that rejoins may skip the assignment).
 from typing import Final
 
 from tidelog.protocol.messages.shared import GroupProtocol, ThrottledResponse
-from tidelog.protocol.schema import (
-    BOOLEAN,
-    BYTES,
-    INT8,
-    INT16,
-    INT32,
-    NO_OPERATIONS,
-    STRING,
-    array,
-    message,
-    nullable_string,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT8, INT16, INT32, NO_OPERATIONS, message, wire
 from tidelog.types import Buffer
 
 GROUP_KEY_TYPE: Final = 0
@@ -35,21 +22,21 @@ class FindCoordinatorRequest:
     The request has one key up to version 3, several keys from version 4.
     """
 
-    key: str = wire(STRING, until=3)
+    key: str = wire(until=3)
     key_type: int = wire(INT8, since=1)
-    coordinator_keys: list[str] = wire(array(STRING), since=4)
+    coordinator_keys: list[str] = wire(since=4)
 
 
 @message
 class Coordinator:
     """Coordinator of one key: the broker's id, host and port; or an error."""
 
-    key: str = wire(STRING, since=4)
+    key: str = wire(since=4)
     node_id: int = wire(INT32, since=4, default=-1)
-    host: str = wire(STRING, since=4)
+    host: str = wire(since=4)
     port: int = wire(INT32, since=4, default=-1)
     error_code: int = wire(INT16, since=4)
-    error_message: str | None = wire(nullable_string(since=4), since=4)
+    error_message: str | None = wire(since=4)
 
 
 @message
@@ -58,29 +45,29 @@ class FindCoordinatorResponse:
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16, until=3)
-    error_message: str | None = wire(nullable_string(since=1), since=1, until=3)
+    error_message: str | None = wire(since=1, until=3)
     node_id: int = wire(INT32, until=3, default=-1)
-    host: str = wire(STRING, until=3)
+    host: str = wire(until=3)
     port: int = wire(INT32, until=3, default=-1)
-    coordinators: list[Coordinator] = wire(array(struct(Coordinator)), since=4)
+    coordinators: list[Coordinator] = wire(since=4)
 
 
 @message
 class ListGroupsRequest:
     """Request for the groups that the broker coordinates. An empty filter matches all groups."""
 
-    states_filter: list[str] = wire(array(STRING), since=4)
-    types_filter: list[str] = wire(array(STRING), since=5)
+    states_filter: list[str] = wire(since=4)
+    types_filter: list[str] = wire(since=5)
 
 
 @message
 class ListedGroup:
     """Group in the response: id, protocol type, state and type."""
 
-    group_id: str = wire(STRING)
-    protocol_type: str = wire(STRING)
-    group_state: str = wire(STRING, since=4)
-    group_type: str = wire(STRING, since=5)
+    group_id: str = wire()
+    protocol_type: str = wire()
+    group_state: str = wire(since=4)
+    group_type: str = wire(since=5)
 
 
 @message
@@ -89,30 +76,30 @@ class ListGroupsResponse:
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
-    groups: list[ListedGroup] = wire(array(struct(ListedGroup)))
+    groups: list[ListedGroup] = wire()
 
 
 @message
 class JoinGroupRequest:
     """Request to join or rejoin a group. With an empty member id, the broker assigns an id."""
 
-    group_id: str = wire(STRING)
+    group_id: str = wire()
     session_timeout_ms: int = wire(INT32)
     rebalance_timeout_ms: int = wire(INT32, since=1, default=-1)
-    member_id: str = wire(STRING)
-    group_instance_id: str | None = wire(nullable_string(), since=5)
-    protocol_type: str = wire(STRING)
-    protocols: list[GroupProtocol] = wire(array(struct(GroupProtocol)))
-    reason: str | None = wire(nullable_string(), since=8)
+    member_id: str = wire()
+    group_instance_id: str | None = wire(since=5)
+    protocol_type: str = wire()
+    protocols: list[GroupProtocol] = wire()
+    reason: str | None = wire(since=8)
 
 
 @message
 class JoinGroupResponseMember:
     """Member in the response to the leader, with the member's metadata for the chosen protocol."""
 
-    member_id: str = wire(STRING)
-    group_instance_id: str | None = wire(nullable_string(), since=5)
-    metadata: Buffer = wire(BYTES)
+    member_id: str = wire()
+    group_instance_id: str | None = wire(since=5)
+    metadata: Buffer = wire()
 
 
 @message
@@ -122,33 +109,33 @@ class JoinGroupResponse:
     throttle_time_ms: int = wire(INT32, since=2)
     error_code: int = wire(INT16)
     generation_id: int = wire(INT32, default=-1)
-    protocol_type: str | None = wire(nullable_string(), since=7)
-    protocol_name: str | None = wire(nullable_string(since=7), default="")
-    leader: str = wire(STRING)
-    skip_assignment: bool = wire(BOOLEAN, since=9)
-    member_id: str = wire(STRING)
-    members: list[JoinGroupResponseMember] = wire(array(struct(JoinGroupResponseMember)))
+    protocol_type: str | None = wire(since=7)
+    protocol_name: str | None = wire(default="", null_since=7)
+    leader: str = wire()
+    skip_assignment: bool = wire(since=9)
+    member_id: str = wire()
+    members: list[JoinGroupResponseMember] = wire()
 
 
 @message
 class SyncGroupRequestAssignment:
     """Assignment of one member, computed by the leader."""
 
-    member_id: str = wire(STRING)
-    assignment: Buffer = wire(BYTES)
+    member_id: str = wire()
+    assignment: Buffer = wire()
 
 
 @message
 class SyncGroupRequest:
     """Request for a member's assignment. The leader's request contains all assignments."""
 
-    group_id: str = wire(STRING)
+    group_id: str = wire()
     generation_id: int = wire(INT32)
-    member_id: str = wire(STRING)
-    group_instance_id: str | None = wire(nullable_string(), since=3)
-    protocol_type: str | None = wire(nullable_string(), since=5)
-    protocol_name: str | None = wire(nullable_string(), since=5)
-    assignments: list[SyncGroupRequestAssignment] = wire(array(struct(SyncGroupRequestAssignment)))
+    member_id: str = wire()
+    group_instance_id: str | None = wire(since=3)
+    protocol_type: str | None = wire(since=5)
+    protocol_name: str | None = wire(since=5)
+    assignments: list[SyncGroupRequestAssignment] = wire()
 
 
 @message
@@ -157,19 +144,19 @@ class SyncGroupResponse:
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
-    protocol_type: str | None = wire(nullable_string(), since=5)
-    protocol_name: str | None = wire(nullable_string(), since=5)
-    assignment: Buffer = wire(BYTES)
+    protocol_type: str | None = wire(since=5)
+    protocol_name: str | None = wire(since=5)
+    assignment: Buffer = wire()
 
 
 @message
 class HeartbeatRequest:
     """Request that keeps the member's session alive."""
 
-    group_id: str = wire(STRING)
+    group_id: str = wire()
     generation_id: int = wire(INT32)
-    member_id: str = wire(STRING)
-    group_instance_id: str | None = wire(nullable_string(), since=3)
+    member_id: str = wire()
+    group_instance_id: str | None = wire(since=3)
 
 
 @message
@@ -184,26 +171,26 @@ class HeartbeatResponse:
 class MemberIdentity:
     """Member in the request: a dynamic member by member id, a static member by instance id."""
 
-    member_id: str = wire(STRING, since=3)
-    group_instance_id: str | None = wire(nullable_string(), since=3)
-    reason: str | None = wire(nullable_string(), since=5)
+    member_id: str = wire(since=3)
+    group_instance_id: str | None = wire(since=3)
+    reason: str | None = wire(since=5)
 
 
 @message
 class LeaveGroupRequest:
     """Request to remove one member (up to version 2) or several members."""
 
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING, until=2)
-    members: list[MemberIdentity] = wire(array(struct(MemberIdentity)), since=3)
+    group_id: str = wire()
+    member_id: str = wire(until=2)
+    members: list[MemberIdentity] = wire(since=3)
 
 
 @message
 class MemberResponse:
     """Result for one member."""
 
-    member_id: str = wire(STRING, since=3)
-    group_instance_id: str | None = wire(nullable_string(), since=3)
+    member_id: str = wire(since=3)
+    group_instance_id: str | None = wire(since=3)
     error_code: int = wire(INT16, since=3)
 
 
@@ -213,27 +200,27 @@ class LeaveGroupResponse:
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
-    members: list[MemberResponse] = wire(array(struct(MemberResponse)), since=3)
+    members: list[MemberResponse] = wire(since=3)
 
 
 @message
 class DescribeGroupsRequest:
     """Request for the state and members of groups."""
 
-    groups: list[str] = wire(array(STRING))
-    include_authorized_operations: bool = wire(BOOLEAN, since=3)
+    groups: list[str] = wire()
+    include_authorized_operations: bool = wire(since=3)
 
 
 @message
 class DescribedGroupMember:
     """Member in the response, with its metadata and assignment."""
 
-    member_id: str = wire(STRING)
-    group_instance_id: str | None = wire(nullable_string(), since=4)
-    client_id: str = wire(STRING)
-    client_host: str = wire(STRING)
-    member_metadata: Buffer = wire(BYTES)
-    member_assignment: Buffer = wire(BYTES)
+    member_id: str = wire()
+    group_instance_id: str | None = wire(since=4)
+    client_id: str = wire()
+    client_host: str = wire()
+    member_metadata: Buffer = wire()
+    member_assignment: Buffer = wire()
 
 
 @message
@@ -241,12 +228,12 @@ class DescribedGroup:
     """Group in the response. A group that does not exist has the state Dead and no members."""
 
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string(), since=6)
-    group_id: str = wire(STRING)
-    group_state: str = wire(STRING)
-    protocol_type: str = wire(STRING)
-    protocol_data: str = wire(STRING)
-    members: list[DescribedGroupMember] = wire(array(struct(DescribedGroupMember)))
+    error_message: str | None = wire(since=6)
+    group_id: str = wire()
+    group_state: str = wire()
+    protocol_type: str = wire()
+    protocol_data: str = wire()
+    members: list[DescribedGroupMember] = wire()
     authorized_operations: int = wire(INT32, since=3, default=NO_OPERATIONS)
 
 
@@ -255,21 +242,21 @@ class DescribeGroupsResponse:
     """Response with the groups."""
 
     throttle_time_ms: int = wire(INT32, since=1)
-    groups: list[DescribedGroup] = wire(array(struct(DescribedGroup)))
+    groups: list[DescribedGroup] = wire()
 
 
 @message
 class DeleteGroupsRequest:
     """Request to delete groups; only groups without members are deleted."""
 
-    groups_names: list[str] = wire(array(STRING))
+    groups_names: list[str] = wire()
 
 
 @message
 class DeletableGroupResult:
     """Result for one group."""
 
-    group_id: str = wire(STRING)
+    group_id: str = wire()
     error_code: int = wire(INT16)
 
 
@@ -277,4 +264,4 @@ class DeletableGroupResult:
 class DeleteGroupsResponse(ThrottledResponse):
     """Response with a result for each group."""
 
-    results: list[DeletableGroupResult] = wire(array(struct(DeletableGroupResult)))
+    results: list[DeletableGroupResult] = wire()

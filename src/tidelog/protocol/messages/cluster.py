@@ -16,37 +16,22 @@ from tidelog.protocol.messages.shared import (
     ThrottledResponse,
     TopicPartitions,
 )
-from tidelog.protocol.schema import (
-    BOOLEAN,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    UINT16,
-    UUID16,
-    array,
-    message,
-    nullable_array,
-    nullable_string,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT8, INT16, INT32, INT64, UINT16, message, wire
 
 
 @message
 class QuorumTopic:
     """Topic in the request, with its partitions."""
 
-    topic_name: str = wire(STRING)
-    partitions: list[PartitionIndex] = wire(array(struct(PartitionIndex)))
+    topic_name: str = wire()
+    partitions: list[PartitionIndex] = wire()
 
 
 @message
 class DescribeQuorumRequest:
     """Request for the state of the quorum that replicates the cluster metadata."""
 
-    topics: list[QuorumTopic] = wire(array(struct(QuorumTopic)))
+    topics: list[QuorumTopic] = wire()
 
 
 @message
@@ -54,7 +39,7 @@ class QuorumReplica:
     """Voter or observer of the quorum. Timestamps are in ms since 1970, -1 if unknown."""
 
     replica_id: int = wire(INT32)
-    replica_directory_id: UUID = wire(UUID16, since=2)
+    replica_directory_id: UUID = wire(since=2)
     log_end_offset: int = wire(INT64)
     last_fetch_timestamp: int = wire(INT64, since=1, default=-1)
     last_caught_up_timestamp: int = wire(INT64, since=1, default=-1)
@@ -64,28 +49,28 @@ class QuorumReplica:
 class DescribedQuorumPartition(PartitionCode):
     """Partition in the response, with its leader, voters and observers."""
 
-    error_message: str | None = wire(nullable_string(2), since=2)
+    error_message: str | None = wire(since=2)
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32)
     high_watermark: int = wire(INT64)
-    current_voters: list[QuorumReplica] = wire(array(struct(QuorumReplica)))
-    observers: list[QuorumReplica] = wire(array(struct(QuorumReplica)))
+    current_voters: list[QuorumReplica] = wire()
+    observers: list[QuorumReplica] = wire()
 
 
 @message
 class DescribedQuorumTopic:
     """Topic in the response, with its partitions."""
 
-    topic_name: str = wire(STRING)
-    partitions: list[DescribedQuorumPartition] = wire(array(struct(DescribedQuorumPartition)))
+    topic_name: str = wire()
+    partitions: list[DescribedQuorumPartition] = wire()
 
 
 @message
 class QuorumListener:
     """Listener of a voter: name and address."""
 
-    name: str = wire(STRING)
-    host: str = wire(STRING)
+    name: str = wire()
+    host: str = wire()
     port: int = wire(UINT16)
 
 
@@ -94,7 +79,7 @@ class QuorumNode:
     """Voter with its listeners."""
 
     node_id: int = wire(INT32)
-    listeners: list[QuorumListener] = wire(array(struct(QuorumListener)))
+    listeners: list[QuorumListener] = wire()
 
 
 @message
@@ -102,9 +87,9 @@ class DescribeQuorumResponse:
     """Response with the state of the quorum."""
 
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string(2), since=2)
-    topics: list[DescribedQuorumTopic] = wire(array(struct(DescribedQuorumTopic)))
-    nodes: list[QuorumNode] = wire(array(struct(QuorumNode)), since=2)
+    error_message: str | None = wire(since=2)
+    topics: list[DescribedQuorumTopic] = wire()
+    nodes: list[QuorumNode] = wire(since=2)
 
 
 @message
@@ -115,9 +100,9 @@ class FeatureUpdate:
     metadata.
     """
 
-    feature: str = wire(STRING)
+    feature: str = wire()
     max_version_level: int = wire(INT16)
-    allow_downgrade: bool = wire(BOOLEAN, until=0)
+    allow_downgrade: bool = wire(until=0)
     upgrade_type: int = wire(INT8, since=1, default=1)
 
 
@@ -126,17 +111,17 @@ class UpdateFeaturesRequest:
     """Request to change the levels of features or, with `validate_only`, to check the change."""
 
     timeout_ms: int = wire(INT32, default=60000)
-    feature_updates: list[FeatureUpdate] = wire(array(struct(FeatureUpdate)))
-    validate_only: bool = wire(BOOLEAN, since=1)
+    feature_updates: list[FeatureUpdate] = wire()
+    validate_only: bool = wire(since=1)
 
 
 @message
 class UpdatedFeature:
     """Result for one feature."""
 
-    feature: str = wire(STRING)
+    feature: str = wire()
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
+    error_message: str | None = wire()
 
 
 @message
@@ -146,7 +131,7 @@ class UpdateFeaturesResponse(ErrorResponse):
     From version 2, the request changes either all of its features or none.
     """
 
-    results: list[UpdatedFeature] = wire(array(struct(UpdatedFeature)), until=1)
+    results: list[UpdatedFeature] = wire(until=1)
 
 
 @message
@@ -165,12 +150,12 @@ class UnregisterBrokerResponse(ErrorResponse):
 class AddRaftVoterRequest:
     """Request to add a controller to the voters of the quorum."""
 
-    cluster_id: str | None = wire(nullable_string())
+    cluster_id: str | None = wire()
     timeout_ms: int = wire(INT32)
     voter_id: int = wire(INT32)
-    voter_directory_id: UUID = wire(UUID16)
-    listeners: list[QuorumListener] = wire(array(struct(QuorumListener)))
-    ack_when_committed: bool = wire(BOOLEAN, since=1, default=True)
+    voter_directory_id: UUID = wire()
+    listeners: list[QuorumListener] = wire()
+    ack_when_committed: bool = wire(since=1, default=True)
 
 
 @message
@@ -182,9 +167,9 @@ class AddRaftVoterResponse(ErrorResponse):
 class RemoveRaftVoterRequest:
     """Request to remove a controller from the voters of the quorum."""
 
-    cluster_id: str | None = wire(nullable_string())
+    cluster_id: str | None = wire()
     voter_id: int = wire(INT32)
-    voter_directory_id: UUID = wire(UUID16)
+    voter_directory_id: UUID = wire()
 
 
 @message
@@ -200,7 +185,7 @@ class ElectLeadersRequest:
     """
 
     election_type: int = wire(INT8, since=1)
-    topic_partitions: list[TopicPartitions] | None = wire(nullable_array(struct(TopicPartitions)))
+    topic_partitions: list[TopicPartitions] | None = wire()
     timeout_ms: int = wire(INT32, default=60000)
 
 
@@ -210,15 +195,15 @@ class ElectionPartitionResult:
 
     partition_id: int = wire(INT32)
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
+    error_message: str | None = wire()
 
 
 @message
 class ElectionTopicResult:
     """Topic in the response, with its partitions."""
 
-    topic: str = wire(STRING)
-    partition_result: list[ElectionPartitionResult] = wire(array(struct(ElectionPartitionResult)))
+    topic: str = wire()
+    partition_result: list[ElectionPartitionResult] = wire()
 
 
 @message
@@ -226,7 +211,7 @@ class ElectLeadersResponse(ThrottledResponse):
     """Response with a result for each partition."""
 
     error_code: int = wire(INT16, since=1)
-    replica_election_results: list[ElectionTopicResult] = wire(array(struct(ElectionTopicResult)))
+    replica_election_results: list[ElectionTopicResult] = wire()
 
 
 @message
@@ -234,15 +219,15 @@ class ReassignablePartition:
     """Partition in the request. If `replicas` is null, a pending reassignment is canceled."""
 
     partition_index: int = wire(INT32)
-    replicas: list[int] | None = wire(nullable_array(INT32))
+    replicas: list[int] | None = wire(INT32)
 
 
 @message
 class ReassignableTopic:
     """Topic in the request, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[ReassignablePartition] = wire(array(struct(ReassignablePartition)))
+    name: str = wire()
+    partitions: list[ReassignablePartition] = wire()
 
 
 @message
@@ -250,26 +235,26 @@ class AlterPartitionReassignmentsRequest:
     """Request to move partitions to other brokers, or to cancel pending moves."""
 
     timeout_ms: int = wire(INT32, default=60000)
-    allow_replication_factor_change: bool = wire(BOOLEAN, since=1, default=True)
-    topics: list[ReassignableTopic] = wire(array(struct(ReassignableTopic)))
+    allow_replication_factor_change: bool = wire(since=1, default=True)
+    topics: list[ReassignableTopic] = wire()
 
 
 @message
 class ReassignedTopic:
     """Topic in the response, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[PartitionError] = wire(array(struct(PartitionError)))
+    name: str = wire()
+    partitions: list[PartitionError] = wire()
 
 
 @message
 class AlterPartitionReassignmentsResponse(ThrottledResponse):
     """Response with a result for each partition."""
 
-    allow_replication_factor_change: bool = wire(BOOLEAN, since=1, default=True)
+    allow_replication_factor_change: bool = wire(since=1, default=True)
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
-    responses: list[ReassignedTopic] = wire(array(struct(ReassignedTopic)))
+    error_message: str | None = wire()
+    responses: list[ReassignedTopic] = wire()
 
 
 @message
@@ -277,7 +262,7 @@ class ListPartitionReassignmentsRequest:
     """Request for partitions that are being reassigned; null `topics` mean all topics."""
 
     timeout_ms: int = wire(INT32, default=60000)
-    topics: list[NamedIndexes] | None = wire(nullable_array(struct(NamedIndexes)))
+    topics: list[NamedIndexes] | None = wire()
 
 
 @message
@@ -285,63 +270,61 @@ class OngoingPartition:
     """Partition that is being reassigned, with its current, added and removed replicas."""
 
     partition_index: int = wire(INT32)
-    replicas: list[int] = wire(array(INT32))
-    adding_replicas: list[int] = wire(array(INT32))
-    removing_replicas: list[int] = wire(array(INT32))
+    replicas: list[int] = wire(INT32)
+    adding_replicas: list[int] = wire(INT32)
+    removing_replicas: list[int] = wire(INT32)
 
 
 @message
 class OngoingTopic:
     """Topic in the response, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[OngoingPartition] = wire(array(struct(OngoingPartition)))
+    name: str = wire()
+    partitions: list[OngoingPartition] = wire()
 
 
 @message
 class ListPartitionReassignmentsResponse(ErrorResponse):
     """Response with the partitions that are being reassigned."""
 
-    topics: list[OngoingTopic] = wire(array(struct(OngoingTopic)))
+    topics: list[OngoingTopic] = wire()
 
 
 @message
 class AlterReplicaLogDir:
     """Directory in the request, with the topics to move there."""
 
-    path: str = wire(STRING)
-    topics: list[NamedPartitions] = wire(array(struct(NamedPartitions)))
+    path: str = wire()
+    topics: list[NamedPartitions] = wire()
 
 
 @message
 class AlterReplicaLogDirsRequest:
     """Request to move partitions to other log directories of the broker."""
 
-    dirs: list[AlterReplicaLogDir] = wire(array(struct(AlterReplicaLogDir)))
+    dirs: list[AlterReplicaLogDir] = wire()
 
 
 @message
 class AlterReplicaLogDirTopicResult:
     """Topic in the response, with its partitions."""
 
-    topic_name: str = wire(STRING)
-    partitions: list[PartitionCode] = wire(array(struct(PartitionCode)))
+    topic_name: str = wire()
+    partitions: list[PartitionCode] = wire()
 
 
 @message
 class AlterReplicaLogDirsResponse(ThrottledResponse):
     """Response with a result for each partition."""
 
-    results: list[AlterReplicaLogDirTopicResult] = wire(
-        array(struct(AlterReplicaLogDirTopicResult))
-    )
+    results: list[AlterReplicaLogDirTopicResult] = wire()
 
 
 @message
 class DescribeLogDirsRequest:
     """Request for the partitions in each log directory; null `topics` mean all topics."""
 
-    topics: list[TopicPartitions] | None = wire(nullable_array(struct(TopicPartitions)))
+    topics: list[TopicPartitions] | None = wire()
 
 
 @message
@@ -351,15 +334,15 @@ class DescribeLogDirsPartition:
     partition_index: int = wire(INT32)
     partition_size: int = wire(INT64)
     offset_lag: int = wire(INT64)
-    is_future_key: bool = wire(BOOLEAN)
+    is_future_key: bool = wire()
 
 
 @message
 class DescribeLogDirsTopic:
     """Topic in the response, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[DescribeLogDirsPartition] = wire(array(struct(DescribeLogDirsPartition)))
+    name: str = wire()
+    partitions: list[DescribeLogDirsPartition] = wire()
 
 
 @message
@@ -367,11 +350,11 @@ class DescribeLogDirsResult:
     """Log directory with its partitions. Sizes are in bytes; a size of -1 is unknown."""
 
     error_code: int = wire(INT16)
-    log_dir: str = wire(STRING)
-    topics: list[DescribeLogDirsTopic] = wire(array(struct(DescribeLogDirsTopic)))
+    log_dir: str = wire()
+    topics: list[DescribeLogDirsTopic] = wire()
     total_bytes: int = wire(INT64, since=4, default=-1)
     usable_bytes: int = wire(INT64, since=4, default=-1)
-    is_cordoned: bool = wire(BOOLEAN, since=5)
+    is_cordoned: bool = wire(since=5)
 
 
 @message
@@ -379,4 +362,4 @@ class DescribeLogDirsResponse(ThrottledResponse):
     """Response with the log directories."""
 
     error_code: int = wire(INT16, since=3)
-    results: list[DescribeLogDirsResult] = wire(array(struct(DescribeLogDirsResult)))
+    results: list[DescribeLogDirsResult] = wire()

@@ -15,18 +15,7 @@ from tidelog.protocol.messages.shared import (
     QuotaEntity,
     ThrottledResponse,
 )
-from tidelog.protocol.schema import (
-    BOOLEAN,
-    FLOAT64,
-    INT8,
-    STRING,
-    array,
-    message,
-    nullable_array,
-    nullable_string,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT8, message, wire
 
 TOPIC_RESOURCE: Final = 2
 
@@ -48,25 +37,25 @@ class DescribeConfigsResource:
     """Topic, broker or group in the request. Null `configuration_keys` mean all settings."""
 
     resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
-    configuration_keys: list[str] | None = wire(nullable_array(STRING))
+    resource_name: str = wire()
+    configuration_keys: list[str] | None = wire()
 
 
 @message
 class DescribeConfigsRequest:
     """Request for the settings of topics, brokers or groups."""
 
-    resources: list[DescribeConfigsResource] = wire(array(struct(DescribeConfigsResource)))
-    include_synonyms: bool = wire(BOOLEAN, since=1)
-    include_documentation: bool = wire(BOOLEAN, since=3)
+    resources: list[DescribeConfigsResource] = wire()
+    include_synonyms: bool = wire(since=1)
+    include_documentation: bool = wire(since=3)
 
 
 @message
 class DescribeConfigsSynonym:
     """Value of a setting at one level, such as the topic's own value or the default."""
 
-    name: str = wire(STRING, since=1)
-    value: str | None = wire(nullable_string(), since=1)
+    name: str = wire(since=1)
+    value: str | None = wire(since=1)
     source: int = wire(INT8, since=1)
 
 
@@ -74,14 +63,14 @@ class DescribeConfigsSynonym:
 class DescribedConfig:
     """Setting in the response; the value of a sensitive setting is null."""
 
-    name: str = wire(STRING)
-    value: str | None = wire(nullable_string())
-    read_only: bool = wire(BOOLEAN)
+    name: str = wire()
+    value: str | None = wire()
+    read_only: bool = wire()
     config_source: int = wire(INT8, since=1, default=-1)
-    is_sensitive: bool = wire(BOOLEAN)
-    synonyms: list[DescribeConfigsSynonym] = wire(array(struct(DescribeConfigsSynonym)), since=1)
+    is_sensitive: bool = wire()
+    synonyms: list[DescribeConfigsSynonym] = wire(since=1)
     config_type: int = wire(INT8, since=3)
-    documentation: str | None = wire(nullable_string(), since=3)
+    documentation: str | None = wire(since=3)
 
 
 @message
@@ -89,15 +78,15 @@ class DescribeConfigsResult(ErrorResult):
     """Topic, broker or group in the response, with its settings."""
 
     resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
-    configs: list[DescribedConfig] = wire(array(struct(DescribedConfig)))
+    resource_name: str = wire()
+    configs: list[DescribedConfig] = wire()
 
 
 @message
 class DescribeConfigsResponse(ThrottledResponse):
     """Response with the settings of each resource."""
 
-    results: list[DescribeConfigsResult] = wire(array(struct(DescribeConfigsResult)))
+    results: list[DescribeConfigsResult] = wire()
 
 
 @message
@@ -105,16 +94,16 @@ class AlterConfigsResource:
     """Topic, broker or group in the request, with all of its settings."""
 
     resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
-    configs: list[ConfigValue] = wire(array(struct(ConfigValue)))
+    resource_name: str = wire()
+    configs: list[ConfigValue] = wire()
 
 
 @message
 class AlterConfigsRequest:
     """Request to replace all settings of resources. Settings left out return to their defaults."""
 
-    resources: list[AlterConfigsResource] = wire(array(struct(AlterConfigsResource)))
-    validate_only: bool = wire(BOOLEAN)
+    resources: list[AlterConfigsResource] = wire()
+    validate_only: bool = wire()
 
 
 @message
@@ -122,16 +111,14 @@ class AlterConfigsResourceResponse(ErrorResult):
     """Result for one resource."""
 
     resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
+    resource_name: str = wire()
 
 
 @message
 class AlterConfigsResponse(ThrottledResponse):
     """Response with a result for each resource."""
 
-    responses: list[AlterConfigsResourceResponse] = wire(
-        array(struct(AlterConfigsResourceResponse))
-    )
+    responses: list[AlterConfigsResourceResponse] = wire()
 
 
 @message
@@ -142,9 +129,9 @@ class IncrementallyAlteredConfig:
     list.
     """
 
-    name: str = wire(STRING)
+    name: str = wire()
     config_operation: int = wire(INT8)
-    value: str | None = wire(nullable_string())
+    value: str | None = wire()
 
 
 @message
@@ -152,18 +139,16 @@ class IncrementalAlterConfigsResource:
     """Topic, broker or group in the request, with the settings to change."""
 
     resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
-    configs: list[IncrementallyAlteredConfig] = wire(array(struct(IncrementallyAlteredConfig)))
+    resource_name: str = wire()
+    configs: list[IncrementallyAlteredConfig] = wire()
 
 
 @message
 class IncrementalAlterConfigsRequest:
     """Request to change single settings of resources; other settings stay as they are."""
 
-    resources: list[IncrementalAlterConfigsResource] = wire(
-        array(struct(IncrementalAlterConfigsResource))
-    )
-    validate_only: bool = wire(BOOLEAN)
+    resources: list[IncrementalAlterConfigsResource] = wire()
+    validate_only: bool = wire()
 
 
 @message
@@ -179,14 +164,14 @@ class ListConfigResourcesRequest:
     requests only the resources of type client metrics.
     """
 
-    resource_types: list[int] = wire(array(INT8), since=1)
+    resource_types: list[int] = wire(INT8, since=1)
 
 
 @message
 class ListedConfigResource:
     """Resource in the response. In version 0, the resource's type is always client metrics."""
 
-    resource_name: str = wire(STRING)
+    resource_name: str = wire()
     resource_type: int = wire(INT8, since=1, default=16)
 
 
@@ -194,7 +179,7 @@ class ListedConfigResource:
 class ListConfigResourcesResponse(CodeResponse):
     """Response with the resources that have settings."""
 
-    config_resources: list[ListedConfigResource] = wire(array(struct(ListedConfigResource)))
+    config_resources: list[ListedConfigResource] = wire()
 
 
 @message
@@ -205,9 +190,9 @@ class QuotaFilterComponent:
     any entity.
     """
 
-    entity_type: str = wire(STRING)
+    entity_type: str = wire()
     match_type: int = wire(INT8)
-    match: str | None = wire(nullable_string())
+    match: str | None = wire()
 
 
 @message
@@ -218,67 +203,67 @@ class DescribeClientQuotasRequest:
     parts.
     """
 
-    components: list[QuotaFilterComponent] = wire(array(struct(QuotaFilterComponent)))
-    strict: bool = wire(BOOLEAN)
+    components: list[QuotaFilterComponent] = wire()
+    strict: bool = wire()
 
 
 @message
 class QuotaValue:
     """Quota: key and value."""
 
-    key: str = wire(STRING)
-    value: float = wire(FLOAT64)
+    key: str = wire()
+    value: float = wire()
 
 
 @message
 class DescribedQuotas:
     """Entity in the response, with its quotas."""
 
-    entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
-    values: list[QuotaValue] = wire(array(struct(QuotaValue)))
+    entity: list[QuotaEntity] = wire()
+    values: list[QuotaValue] = wire()
 
 
 @message
 class DescribeClientQuotasResponse(ErrorResponse):
     """Response with the matching entities and their quotas; `entries` is null after an error."""
 
-    entries: list[DescribedQuotas] | None = wire(nullable_array(struct(DescribedQuotas)))
+    entries: list[DescribedQuotas] | None = wire()
 
 
 @message
 class QuotaOperation:
     """Quota to set or to remove."""
 
-    key: str = wire(STRING)
-    value: float = wire(FLOAT64)
-    remove: bool = wire(BOOLEAN)
+    key: str = wire()
+    value: float = wire()
+    remove: bool = wire()
 
 
 @message
 class QuotaAlteration:
     """Entity in the request, with the quotas to change."""
 
-    entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
-    ops: list[QuotaOperation] = wire(array(struct(QuotaOperation)))
+    entity: list[QuotaEntity] = wire()
+    ops: list[QuotaOperation] = wire()
 
 
 @message
 class AlterClientQuotasRequest:
     """Request to change quotas of entities or, with `validate_only`, only to check the change."""
 
-    entries: list[QuotaAlteration] = wire(array(struct(QuotaAlteration)))
-    validate_only: bool = wire(BOOLEAN)
+    entries: list[QuotaAlteration] = wire()
+    validate_only: bool = wire()
 
 
 @message
 class AlteredQuotas(ErrorResult):
     """Result for one entity."""
 
-    entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
+    entity: list[QuotaEntity] = wire()
 
 
 @message
 class AlterClientQuotasResponse(ThrottledResponse):
     """Response with a result for each entity."""
 
-    entries: list[AlteredQuotas] = wire(array(struct(AlteredQuotas)))
+    entries: list[AlteredQuotas] = wire()

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from tidelog.protocol.messages.shared import PartitionCode
 from tidelog.protocol.schema import (
-    BOOLEAN,
     CONSUMER_REPLICA_ID,
     INT8,
     INT16,
@@ -18,14 +17,8 @@ from tidelog.protocol.schema import (
     INT64,
     OWN_TAGS_START,
     RECORD_PIECES,
-    STRING,
-    UUID16,
     Pieces,
-    array,
     message,
-    nullable_array,
-    nullable_string,
-    struct,
     wire,
 )
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer
@@ -49,7 +42,7 @@ class FetchPartition:
     last_fetched_epoch: int = wire(INT32, since=12, default=-1)
     log_start_offset: int = wire(INT64, since=5, default=-1)
     partition_max_bytes: int = wire(INT32)
-    replica_directory_id: UUID = wire(UUID16, since=17, tag=0)
+    replica_directory_id: UUID = wire(since=17, tag=0)
     high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
 
 
@@ -57,18 +50,18 @@ class FetchPartition:
 class FetchTopic:
     """Topic in the request, with its partitions."""
 
-    topic: str = wire(STRING, until=12)
-    topic_id: UUID = wire(UUID16, since=13)
-    partitions: list[FetchPartition] = wire(array(struct(FetchPartition)))
+    topic: str = wire(until=12)
+    topic_id: UUID = wire(since=13)
+    partitions: list[FetchPartition] = wire()
 
 
 @message
 class ForgottenTopic:
     """Partitions to remove from the fetch session."""
 
-    topic: str = wire(STRING, since=7, until=12)
-    topic_id: UUID = wire(UUID16, since=13)
-    partitions: list[int] = wire(array(INT32), since=7)
+    topic: str = wire(since=7, until=12)
+    topic_id: UUID = wire(since=13)
+    partitions: list[int] = wire(INT32, since=7)
 
 
 @message
@@ -78,20 +71,20 @@ class FetchRequest:
     The broker responds when `min_bytes` are available or `max_wait_ms` have passed.
     """
 
-    cluster_id: str | None = wire(nullable_string(since=12), since=12, tag=0)
+    cluster_id: str | None = wire(since=12, tag=0)
     replica_id: int = wire(INT32, until=14, default=CONSUMER_REPLICA_ID)
-    replica_state: ReplicaState = wire(struct(ReplicaState), since=15, tag=1)
+    replica_state: ReplicaState = wire(since=15, tag=1)
     max_wait_ms: int = wire(INT32)
     min_bytes: int = wire(INT32)
     max_bytes: int = wire(INT32, since=3, default=INT32_MAX)
     isolation_level: int = wire(INT8, since=4)
     session_id: int = wire(INT32, since=7)
     session_epoch: int = wire(INT32, since=7, default=-1)
-    topics: list[FetchTopic] = wire(array(struct(FetchTopic)))
-    forgotten_topics_data: list[ForgottenTopic] = wire(array(struct(ForgottenTopic)), since=7)
-    rack_id: str = wire(STRING, since=11)
+    topics: list[FetchTopic] = wire()
+    forgotten_topics_data: list[ForgottenTopic] = wire(since=7)
+    rack_id: str = wire(since=11)
     # tidelog extension: whether the response shall contain the records' append times.
-    with_append_times: bool = wire(BOOLEAN, since=12, tag=OWN_TAGS_START)
+    with_append_times: bool = wire(since=12, tag=OWN_TAGS_START)
 
 
 @message
@@ -139,17 +132,15 @@ class PartitionData(PartitionCode):
     high_watermark: int = wire(INT64)
     last_stable_offset: int = wire(INT64, since=4, default=-1)
     log_start_offset: int = wire(INT64, since=5, default=-1)
-    diverging_epoch: DivergingEpoch = wire(struct(DivergingEpoch), since=12, tag=0)
-    current_leader: CurrentLeader = wire(struct(CurrentLeader), since=12, tag=1)
-    snapshot_id: SnapshotId = wire(struct(SnapshotId), since=12, tag=2)
-    aborted_transactions: list[AbortedTransaction] | None = wire(
-        nullable_array(struct(AbortedTransaction), since=4), since=4
-    )
+    diverging_epoch: DivergingEpoch = wire(since=12, tag=0)
+    current_leader: CurrentLeader = wire(since=12, tag=1)
+    snapshot_id: SnapshotId = wire(since=12, tag=2)
+    aborted_transactions: list[AbortedTransaction] | None = wire(since=4)
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Pieces = wire(RECORD_PIECES)
     # tidelog extension: append times of the records. Each run of records with the same append time
     # has two numbers: the run's first offset, and the append time in ms (-1 if unknown).
-    append_times: list[int] = wire(array(INT64), since=12, tag=OWN_TAGS_START)
+    append_times: list[int] = wire(INT64, since=12, tag=OWN_TAGS_START)
 
     @property
     def batches(self) -> Buffer:
@@ -164,9 +155,9 @@ class PartitionData(PartitionCode):
 class FetchableTopic:
     """Topic in the response, with its partitions."""
 
-    topic: str = wire(STRING, until=12)
-    topic_id: UUID = wire(UUID16, since=13)
-    partitions: list[PartitionData] = wire(array(struct(PartitionData)))
+    topic: str = wire(until=12)
+    topic_id: UUID = wire(since=13)
+    partitions: list[PartitionData] = wire()
 
 
 @message
@@ -174,9 +165,9 @@ class NodeEndpoint:
     """Address of a broker that `current_leader` refers to."""
 
     node_id: int = wire(INT32, since=16)
-    host: str = wire(STRING, since=16)
+    host: str = wire(since=16)
     port: int = wire(INT32, since=16)
-    rack: str | None = wire(nullable_string(since=16), since=16)
+    rack: str | None = wire(since=16)
 
 
 @message
@@ -186,5 +177,5 @@ class FetchResponse:
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16, since=7)
     session_id: int = wire(INT32, since=7)
-    responses: list[FetchableTopic] = wire(array(struct(FetchableTopic)))
-    node_endpoints: list[NodeEndpoint] = wire(array(struct(NodeEndpoint)), since=16, tag=0)
+    responses: list[FetchableTopic] = wire()
+    node_endpoints: list[NodeEndpoint] = wire(since=16, tag=0)

@@ -7,20 +7,7 @@ KIP-496, KIP-709 (several groups in a request), KIP-848 (topic ids), KIP-890.
 from uuid import UUID
 
 from tidelog.protocol.messages.shared import PartitionCode, PartitionIndex, ThrottledResponse
-from tidelog.protocol.schema import (
-    BOOLEAN,
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    UUID16,
-    array,
-    message,
-    nullable_array,
-    nullable_string,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT16, INT32, INT64, message, wire
 
 
 @message
@@ -30,30 +17,28 @@ class OffsetCommitRequestPartition:
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64)
     committed_leader_epoch: int = wire(INT32, since=6, default=-1)
-    committed_metadata: str | None = wire(nullable_string())
+    committed_metadata: str | None = wire()
 
 
 @message
 class OffsetCommitRequestTopic:
     """Topic in the request, with its partitions. Version 10 names the topic by its id."""
 
-    name: str = wire(STRING, until=9)
-    topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetCommitRequestPartition] = wire(
-        array(struct(OffsetCommitRequestPartition))
-    )
+    name: str = wire(until=9)
+    topic_id: UUID = wire(since=10)
+    partitions: list[OffsetCommitRequestPartition] = wire()
 
 
 @message
 class OffsetCommitRequest:
     """Request to commit a group's offsets."""
 
-    group_id: str = wire(STRING)
+    group_id: str = wire()
     generation_id_or_member_epoch: int = wire(INT32, default=-1)
-    member_id: str = wire(STRING)
-    group_instance_id: str | None = wire(nullable_string(), since=7)
+    member_id: str = wire()
+    group_instance_id: str | None = wire(since=7)
     retention_time_ms: int = wire(INT64, until=4, default=-1)
-    topics: list[OffsetCommitRequestTopic] = wire(array(struct(OffsetCommitRequestTopic)))
+    topics: list[OffsetCommitRequestTopic] = wire()
 
 
 @message
@@ -64,9 +49,9 @@ class OffsetCommitResponseTopic:
     version 10.
     """
 
-    name: str = wire(STRING, until=9)
-    topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[PartitionCode] = wire(array(struct(PartitionCode)))
+    name: str = wire(until=9)
+    topic_id: UUID = wire(since=10)
+    partitions: list[PartitionCode] = wire()
 
 
 @message
@@ -74,23 +59,23 @@ class OffsetCommitResponse:
     """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32, since=3)
-    topics: list[OffsetCommitResponseTopic] = wire(array(struct(OffsetCommitResponseTopic)))
+    topics: list[OffsetCommitResponseTopic] = wire()
 
 
 @message
 class OffsetDeleteRequestTopic:
     """Topic in the request, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[PartitionIndex] = wire(array(struct(PartitionIndex)))
+    name: str = wire()
+    partitions: list[PartitionIndex] = wire()
 
 
 @message
 class OffsetDeleteRequest:
     """Request to delete a group's committed offsets."""
 
-    group_id: str = wire(STRING)
-    topics: list[OffsetDeleteRequestTopic] = wire(array(struct(OffsetDeleteRequestTopic)))
+    group_id: str = wire()
+    topics: list[OffsetDeleteRequestTopic] = wire()
 
 
 @message
@@ -99,7 +84,7 @@ class OffsetDeleteResponse:
 
     error_code: int = wire(INT16)
     throttle_time_ms: int = wire(INT32)
-    topics: list[OffsetCommitResponseTopic] = wire(array(struct(OffsetCommitResponseTopic)))
+    topics: list[OffsetCommitResponseTopic] = wire()
 
 
 @message
@@ -109,31 +94,29 @@ class TxnOffsetCommitRequestPartition:
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64)
     committed_leader_epoch: int = wire(INT32, since=2, default=-1)
-    committed_metadata: str | None = wire(nullable_string())
+    committed_metadata: str | None = wire()
 
 
 @message
 class TxnOffsetCommitRequestTopic:
     """Topic in the request, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[TxnOffsetCommitRequestPartition] = wire(
-        array(struct(TxnOffsetCommitRequestPartition))
-    )
+    name: str = wire()
+    partitions: list[TxnOffsetCommitRequestPartition] = wire()
 
 
 @message
 class TxnOffsetCommitRequest:
     """Request to commit a group's offsets as part of a transaction."""
 
-    transactional_id: str = wire(STRING)
-    group_id: str = wire(STRING)
+    transactional_id: str = wire()
+    group_id: str = wire()
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
     generation_id: int = wire(INT32, since=3, default=-1)
-    member_id: str = wire(STRING, since=3)
-    group_instance_id: str | None = wire(nullable_string(3), since=3)
-    topics: list[TxnOffsetCommitRequestTopic] = wire(array(struct(TxnOffsetCommitRequestTopic)))
+    member_id: str = wire(since=3)
+    group_instance_id: str | None = wire(since=3)
+    topics: list[TxnOffsetCommitRequestTopic] = wire()
 
 
 @message
@@ -143,40 +126,36 @@ class TxnOffsetCommitResponse(ThrottledResponse):
     The offsets are committed only when the transaction commits.
     """
 
-    topics: list[OffsetCommitResponseTopic] = wire(array(struct(OffsetCommitResponseTopic)))
+    topics: list[OffsetCommitResponseTopic] = wire()
 
 
 @message
 class OffsetFetchTopic:
     """Topic in the request, by name (up to version 9) or by id, with its partitions' numbers."""
 
-    name: str = wire(STRING, until=9)
-    topic_id: UUID = wire(UUID16, since=10)
-    partition_indexes: list[int] = wire(array(INT32))
+    name: str = wire(until=9)
+    topic_id: UUID = wire(since=10)
+    partition_indexes: list[int] = wire(INT32)
 
 
 @message
 class OffsetFetchGroup:
     """Group in the request, with topics. If `topics` is null, all topics are requested."""
 
-    group_id: str = wire(STRING, since=8)
-    member_id: str | None = wire(nullable_string(since=9), since=9)
+    group_id: str = wire(since=8)
+    member_id: str | None = wire(since=9)
     member_epoch: int = wire(INT32, since=9, default=-1)
-    topics: list[OffsetFetchTopic] | None = wire(
-        nullable_array(struct(OffsetFetchTopic), since=8), since=8
-    )
+    topics: list[OffsetFetchTopic] | None = wire(since=8)
 
 
 @message
 class OffsetFetchRequest:
     """Request for the offsets committed by one group (up to version 7) or several groups."""
 
-    group_id: str = wire(STRING, until=7)
-    topics: list[OffsetFetchTopic] | None = wire(
-        nullable_array(struct(OffsetFetchTopic), since=2), until=7
-    )
-    groups: list[OffsetFetchGroup] = wire(array(struct(OffsetFetchGroup)), since=8)
-    require_stable: bool = wire(BOOLEAN, since=7)
+    group_id: str = wire(until=7)
+    topics: list[OffsetFetchTopic] | None = wire(until=7, null_since=2)
+    groups: list[OffsetFetchGroup] = wire(since=8)
+    require_stable: bool = wire(since=7)
 
 
 @message
@@ -186,7 +165,7 @@ class OffsetFetchPartitionResponse:
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64, default=-1)
     committed_leader_epoch: int = wire(INT32, since=5, default=-1)
-    metadata: str | None = wire(nullable_string(), default="")
+    metadata: str | None = wire(default="")
     error_code: int = wire(INT16)
 
 
@@ -194,19 +173,17 @@ class OffsetFetchPartitionResponse:
 class OffsetFetchTopicResponse:
     """Topic in the response, by name (up to version 9) or by id, with its partitions."""
 
-    name: str = wire(STRING, until=9)
-    topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetFetchPartitionResponse] = wire(
-        array(struct(OffsetFetchPartitionResponse))
-    )
+    name: str = wire(until=9)
+    topic_id: UUID = wire(since=10)
+    partitions: list[OffsetFetchPartitionResponse] = wire()
 
 
 @message
 class OffsetFetchGroupResponse:
     """Group in the response, with its topics."""
 
-    group_id: str = wire(STRING, since=8)
-    topics: list[OffsetFetchTopicResponse] = wire(array(struct(OffsetFetchTopicResponse)), since=8)
+    group_id: str = wire(since=8)
+    topics: list[OffsetFetchTopicResponse] = wire(since=8)
     error_code: int = wire(INT16, since=8)
 
 
@@ -215,6 +192,6 @@ class OffsetFetchResponse:
     """Response with the committed offsets of one group (up to version 7) or several groups."""
 
     throttle_time_ms: int = wire(INT32, since=3)
-    topics: list[OffsetFetchTopicResponse] = wire(array(struct(OffsetFetchTopicResponse)), until=7)
+    topics: list[OffsetFetchTopicResponse] = wire(until=7)
     error_code: int = wire(INT16, since=2, until=7)
-    groups: list[OffsetFetchGroupResponse] = wire(array(struct(OffsetFetchGroupResponse)), since=8)
+    groups: list[OffsetFetchGroupResponse] = wire(since=8)

@@ -14,19 +14,7 @@ from uuid import UUID
 
 from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.messages.shared import TopicPartitions
-from tidelog.protocol.schema import (
-    BYTES,
-    INT32,
-    INT64,
-    STRING,
-    UUID16,
-    array,
-    message,
-    nullable_bytes,
-    nullable_string,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT32, INT64, message, wire
 from tidelog.types import Buffer
 
 
@@ -34,8 +22,8 @@ from tidelog.types import Buffer
 class OffsetCommitKey:
     """Key of a committed offset: group and partition. Key versions 0 and 1 are equivalent."""
 
-    group: str = wire(STRING)
-    topic: str = wire(STRING)
+    group: str = wire()
+    topic: str = wire()
     partition: int = wire(INT32)
 
 
@@ -45,70 +33,70 @@ class OffsetCommitValue:
 
     offset: int = wire(INT64)
     leader_epoch: int = wire(INT32, since=3, default=-1)
-    metadata: str = wire(STRING)
+    metadata: str = wire()
     commit_timestamp: int = wire(INT64)
     expire_timestamp: int = wire(INT64, since=1, until=1, default=-1)
-    topic_id: UUID = wire(UUID16, since=4, tag=0)
+    topic_id: UUID = wire(since=4, tag=0)
 
 
 @message
 class GroupMetadataKey:
     """Key of a classic group's metadata."""
 
-    group: str = wire(STRING)
+    group: str = wire()
 
 
 @message
 class MemberMetadata:
     """Member in a group's metadata, with subscription and assignment. Timeouts are in ms."""
 
-    member_id: str = wire(STRING)
-    group_instance_id: str | None = wire(nullable_string(), since=3)
-    client_id: str = wire(STRING)
-    client_host: str = wire(STRING)
+    member_id: str = wire()
+    group_instance_id: str | None = wire(since=3)
+    client_id: str = wire()
+    client_host: str = wire()
     rebalance_timeout: int = wire(INT32, since=1, default=-1)
     session_timeout: int = wire(INT32)
-    subscription: Buffer = wire(BYTES)
-    assignment: Buffer = wire(BYTES)
+    subscription: Buffer = wire()
+    assignment: Buffer = wire()
 
 
 @message
 class GroupMetadataValue:
     """Metadata of a classic group: generation, protocol, leader and members."""
 
-    protocol_type: str = wire(STRING)
+    protocol_type: str = wire()
     generation: int = wire(INT32)
-    protocol: str | None = wire(nullable_string())
-    leader: str | None = wire(nullable_string())
+    protocol: str | None = wire()
+    leader: str | None = wire()
     current_state_timestamp: int = wire(INT64, since=2, default=-1)
-    members: list[MemberMetadata] = wire(array(struct(MemberMetadata)))
+    members: list[MemberMetadata] = wire()
 
 
 @message
 class OwnedPartitions:
     """Partitions of one topic that the member owns."""
 
-    topic: str = wire(STRING, since=1)
-    partitions: list[int] = wire(array(INT32), since=1)
+    topic: str = wire(since=1)
+    partitions: list[int] = wire(INT32, since=1)
 
 
 @message
 class ConsumerProtocolSubscription:
     """A member's subscription and the partitions that the member owns, in JoinGroup's metadata."""
 
-    topics: list[str] = wire(array(STRING))
-    user_data: Buffer | None = wire(nullable_bytes())
-    owned_partitions: list[OwnedPartitions] = wire(array(struct(OwnedPartitions)), since=1)
+    topics: list[str] = wire()
+    user_data: Buffer | None = wire()
+    owned_partitions: list[OwnedPartitions] = wire(since=1)
     generation_id: int = wire(INT32, since=2, default=-1)
-    rack_id: str | None = wire(nullable_string(), since=3)
+    rack_id: str | None = wire(since=3)
 
 
 @message
 class ConsumerProtocolAssignment:
     """Assignment of a member, in SyncGroup."""
 
-    assigned_partitions: list[TopicPartitions] = wire(array(struct(TopicPartitions)))
-    user_data: Buffer | None = wire(nullable_bytes())
+    assigned_partitions: list[TopicPartitions] = wire()
+    user_data: Buffer | None = wire()
 
 
 SUBSCRIPTION: Final = DataMessage(ConsumerProtocolSubscription, 0, 3, open_ended=True)

@@ -9,17 +9,13 @@ from typing import Final
 
 from tidelog.protocol.messages.shared import PartitionCode
 from tidelog.protocol.schema import (
-    BOOLEAN,
     CONSUMER_REPLICA_ID,
     INT8,
     INT16,
     INT32,
     INT64,
     OWN_TAGS_START,
-    STRING,
-    array,
     message,
-    struct,
     wire,
 )
 from tidelog.types import (
@@ -56,8 +52,8 @@ class ListOffsetsPartition:
 class ListOffsetsTopic:
     """Topic in the request, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[ListOffsetsPartition] = wire(array(struct(ListOffsetsPartition)))
+    name: str = wire()
+    partitions: list[ListOffsetsPartition] = wire()
 
 
 @message
@@ -72,9 +68,9 @@ class ListOffsetsRequest:
 
     replica_id: int = wire(INT32, default=CONSUMER_REPLICA_ID)
     isolation_level: int = wire(INT8, since=2)
-    topics: list[ListOffsetsTopic] = wire(array(struct(ListOffsetsTopic)))
+    topics: list[ListOffsetsTopic] = wire()
     timeout_ms: int = wire(INT32, since=10)
-    by_append_time: bool = wire(BOOLEAN, since=6, tag=OWN_TAGS_START)
+    by_append_time: bool = wire(since=6, tag=OWN_TAGS_START)
 
 
 @message
@@ -89,7 +85,7 @@ class ListOffsetsPartitionResponse(PartitionCode):
             append time, or if the broker is not tidelog. This field is a tidelog extension.
     """
 
-    old_style_offsets: list[int] = wire(array(INT64), until=0)
+    old_style_offsets: list[int] = wire(INT64, until=0)
     timestamp: int = wire(INT64, since=1, default=-1)
     offset: int = wire(INT64, since=1, default=-1)
     leader_epoch: int = wire(INT32, since=4, default=-1)
@@ -100,10 +96,8 @@ class ListOffsetsPartitionResponse(PartitionCode):
 class ListOffsetsTopicResponse:
     """Topic in the response, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[ListOffsetsPartitionResponse] = wire(
-        array(struct(ListOffsetsPartitionResponse))
-    )
+    name: str = wire()
+    partitions: list[ListOffsetsPartitionResponse] = wire()
 
 
 @message
@@ -111,7 +105,7 @@ class ListOffsetsResponse:
     """Response with the offset of each partition."""
 
     throttle_time_ms: int = wire(INT32, since=2)
-    topics: list[ListOffsetsTopicResponse] = wire(array(struct(ListOffsetsTopicResponse)))
+    topics: list[ListOffsetsTopicResponse] = wire()
 
 
 @message
@@ -127,8 +121,8 @@ class OffsetForLeaderPartition:
 class OffsetForLeaderTopic:
     """Topic in the request, with its partitions."""
 
-    topic: str = wire(STRING)
-    partitions: list[OffsetForLeaderPartition] = wire(array(struct(OffsetForLeaderPartition)))
+    topic: str = wire()
+    partitions: list[OffsetForLeaderPartition] = wire()
 
 
 @message
@@ -136,7 +130,7 @@ class OffsetForLeaderEpochRequest:
     """Request for the end offset of the largest epoch that is not above the requested epoch."""
 
     replica_id: int = wire(INT32, since=3, default=-2)
-    topics: list[OffsetForLeaderTopic] = wire(array(struct(OffsetForLeaderTopic)))
+    topics: list[OffsetForLeaderTopic] = wire()
 
 
 @message
@@ -158,8 +152,8 @@ class EpochEndOffset:
 class OffsetForLeaderTopicResult:
     """Topic in the response, with its partitions."""
 
-    topic: str = wire(STRING)
-    partitions: list[EpochEndOffset] = wire(array(struct(EpochEndOffset)))
+    topic: str = wire()
+    partitions: list[EpochEndOffset] = wire()
 
 
 @message
@@ -167,4 +161,4 @@ class OffsetForLeaderEpochResponse:
     """Response with the end offset of an epoch for each partition."""
 
     throttle_time_ms: int = wire(INT32, since=2)
-    topics: list[OffsetForLeaderTopicResult] = wire(array(struct(OffsetForLeaderTopicResult)))
+    topics: list[OffsetForLeaderTopicResult] = wire()

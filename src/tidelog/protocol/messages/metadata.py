@@ -11,31 +11,15 @@ from tidelog.protocol.messages.shared import (
     ThrottledResponse,
     TopicName,
 )
-from tidelog.protocol.schema import (
-    BOOLEAN,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    NO_OPERATIONS,
-    STRING,
-    UUID16,
-    array,
-    message,
-    nullable_array,
-    nullable_string,
-    nullable_struct,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT8, INT16, INT32, INT64, NO_OPERATIONS, message, wire
 
 
 @message
 class ApiVersionsRequest:
     """Request for the APIs and versions that the broker supports."""
 
-    client_software_name: str = wire(STRING, since=3)
-    client_software_version: str = wire(STRING, since=3)
+    client_software_name: str = wire(since=3)
+    client_software_version: str = wire(since=3)
 
 
 @message
@@ -51,7 +35,7 @@ class ApiVersion:
 class SupportedFeature:
     """Feature that the broker supports, with its range of levels."""
 
-    name: str = wire(STRING, since=3)
+    name: str = wire(since=3)
     min_version: int = wire(INT16, since=3)
     max_version: int = wire(INT16, since=3)
 
@@ -60,7 +44,7 @@ class SupportedFeature:
 class FinalizedFeature:
     """Feature that is active in the cluster, with its range of levels."""
 
-    name: str = wire(STRING, since=3)
+    name: str = wire(since=3)
     max_version_level: int = wire(INT16, since=3)
     min_version_level: int = wire(INT16, since=3)
 
@@ -73,24 +57,20 @@ class ApiVersionsResponse:
     """
 
     error_code: int = wire(INT16)
-    api_keys: list[ApiVersion] = wire(array(struct(ApiVersion)))
+    api_keys: list[ApiVersion] = wire()
     throttle_time_ms: int = wire(INT32, since=1)
-    supported_features: list[SupportedFeature] = wire(
-        array(struct(SupportedFeature)), since=3, tag=0
-    )
+    supported_features: list[SupportedFeature] = wire(since=3, tag=0)
     finalized_features_epoch: int = wire(INT64, since=3, tag=1, default=-1)
-    finalized_features: list[FinalizedFeature] = wire(
-        array(struct(FinalizedFeature)), since=3, tag=2
-    )
-    zk_migration_ready: bool = wire(BOOLEAN, since=3, tag=3)
+    finalized_features: list[FinalizedFeature] = wire(since=3, tag=2)
+    zk_migration_ready: bool = wire(since=3, tag=3)
 
 
 @message
 class MetadataRequestTopic:
     """Topic in the request, by name or (from version 12) by id."""
 
-    topic_id: UUID = wire(UUID16, since=10)
-    name: str | None = wire(nullable_string(since=10), default="")
+    topic_id: UUID = wire(since=10)
+    name: str | None = wire(default="", null_since=10)
 
 
 @message
@@ -100,12 +80,10 @@ class MetadataRequest:
     Null `topics` mean all topics. In version 0, an empty list means all topics.
     """
 
-    topics: list[MetadataRequestTopic] | None = wire(
-        nullable_array(struct(MetadataRequestTopic), since=1)
-    )
-    allow_auto_topic_creation: bool = wire(BOOLEAN, since=4, default=True)
-    include_cluster_authorized_operations: bool = wire(BOOLEAN, since=8, until=10)
-    include_topic_authorized_operations: bool = wire(BOOLEAN, since=8)
+    topics: list[MetadataRequestTopic] | None = wire(null_since=1)
+    allow_auto_topic_creation: bool = wire(since=4, default=True)
+    include_cluster_authorized_operations: bool = wire(since=8, until=10)
+    include_topic_authorized_operations: bool = wire(since=8)
 
 
 @message
@@ -113,9 +91,9 @@ class MetadataBroker:
     """Broker with its address."""
 
     node_id: int = wire(INT32)
-    host: str = wire(STRING)
+    host: str = wire()
     port: int = wire(INT32)
-    rack: str | None = wire(nullable_string(since=1), since=1)
+    rack: str | None = wire(since=1)
 
 
 @message
@@ -126,9 +104,9 @@ class MetadataPartition:
     partition_index: int = wire(INT32)
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32, since=7, default=-1)
-    replica_nodes: list[int] = wire(array(INT32))
-    isr_nodes: list[int] = wire(array(INT32))
-    offline_replicas: list[int] = wire(array(INT32), since=5)
+    replica_nodes: list[int] = wire(INT32)
+    isr_nodes: list[int] = wire(INT32)
+    offline_replicas: list[int] = wire(INT32, since=5)
 
 
 @message
@@ -136,10 +114,10 @@ class MetadataTopic:
     """Topic with its partitions, in no particular order."""
 
     error_code: int = wire(INT16)
-    name: str | None = wire(nullable_string(since=12), default="")
-    topic_id: UUID = wire(UUID16, since=10)
-    is_internal: bool = wire(BOOLEAN, since=1)
-    partitions: list[MetadataPartition] = wire(array(struct(MetadataPartition)))
+    name: str | None = wire(default="", null_since=12)
+    topic_id: UUID = wire(since=10)
+    is_internal: bool = wire(since=1)
+    partitions: list[MetadataPartition] = wire()
     topic_authorized_operations: int = wire(INT32, since=8, default=NO_OPERATIONS)
 
 
@@ -148,10 +126,10 @@ class MetadataResponse:
     """Response with the brokers and topics."""
 
     throttle_time_ms: int = wire(INT32, since=3)
-    brokers: list[MetadataBroker] = wire(array(struct(MetadataBroker)))
-    cluster_id: str | None = wire(nullable_string(since=2), since=2)
+    brokers: list[MetadataBroker] = wire()
+    cluster_id: str | None = wire(since=2)
     controller_id: int = wire(INT32, since=1, default=-1)
-    topics: list[MetadataTopic] = wire(array(struct(MetadataTopic)))
+    topics: list[MetadataTopic] = wire()
     cluster_authorized_operations: int = wire(INT32, since=8, until=10, default=NO_OPERATIONS)
     error_code: int = wire(INT16, since=13)
 
@@ -160,9 +138,9 @@ class MetadataResponse:
 class DescribeClusterRequest:
     """Request for the brokers of the cluster."""
 
-    include_cluster_authorized_operations: bool = wire(BOOLEAN)
+    include_cluster_authorized_operations: bool = wire()
     endpoint_type: int = wire(INT8, since=1, default=1)
-    include_fenced_brokers: bool = wire(BOOLEAN, since=2)
+    include_fenced_brokers: bool = wire(since=2)
 
 
 @message
@@ -170,10 +148,10 @@ class DescribeClusterBroker:
     """Broker with its address."""
 
     broker_id: int = wire(INT32)
-    host: str = wire(STRING)
+    host: str = wire()
     port: int = wire(INT32)
-    rack: str | None = wire(nullable_string())
-    is_fenced: bool = wire(BOOLEAN, since=2)
+    rack: str | None = wire()
+    is_fenced: bool = wire(since=2)
 
 
 @message
@@ -181,9 +159,9 @@ class DescribeClusterResponse(ErrorResponse):
     """Response with the brokers of the cluster."""
 
     endpoint_type: int = wire(INT8, since=1, default=1)
-    cluster_id: str = wire(STRING)
+    cluster_id: str = wire()
     controller_id: int = wire(INT32, default=-1)
-    brokers: list[DescribeClusterBroker] = wire(array(struct(DescribeClusterBroker)))
+    brokers: list[DescribeClusterBroker] = wire()
     cluster_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
@@ -191,7 +169,7 @@ class DescribeClusterResponse(ErrorResponse):
 class Cursor:
     """Start of a page: its first topic and partition."""
 
-    topic_name: str = wire(STRING)
+    topic_name: str = wire()
     partition_index: int = wire(INT32)
 
 
@@ -199,9 +177,9 @@ class Cursor:
 class DescribeTopicPartitionsRequest:
     """Request for the partitions of topics, in pages of at most `response_partition_limit`."""
 
-    topics: list[TopicName] = wire(array(struct(TopicName)))
+    topics: list[TopicName] = wire()
     response_partition_limit: int = wire(INT32, default=2000)
-    cursor: Cursor | None = wire(nullable_struct(Cursor))
+    cursor: Cursor | None = wire()
 
 
 @message
@@ -212,11 +190,11 @@ class DescribedPartition:
     partition_index: int = wire(INT32)
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32, default=-1)
-    replica_nodes: list[int] = wire(array(INT32))
-    isr_nodes: list[int] = wire(array(INT32))
-    eligible_leader_replicas: list[int] | None = wire(nullable_array(INT32))
-    last_known_elr: list[int] | None = wire(nullable_array(INT32))
-    offline_replicas: list[int] = wire(array(INT32))
+    replica_nodes: list[int] = wire(INT32)
+    isr_nodes: list[int] = wire(INT32)
+    eligible_leader_replicas: list[int] | None = wire(INT32)
+    last_known_elr: list[int] | None = wire(INT32)
+    offline_replicas: list[int] = wire(INT32)
 
 
 @message
@@ -224,10 +202,10 @@ class DescribedTopic:
     """Topic with its partitions."""
 
     error_code: int = wire(INT16)
-    name: str | None = wire(nullable_string())
-    topic_id: UUID = wire(UUID16)
-    is_internal: bool = wire(BOOLEAN)
-    partitions: list[DescribedPartition] = wire(array(struct(DescribedPartition)))
+    name: str | None = wire()
+    topic_id: UUID = wire()
+    is_internal: bool = wire()
+    partitions: list[DescribedPartition] = wire()
     topic_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
@@ -235,5 +213,5 @@ class DescribedTopic:
 class DescribeTopicPartitionsResponse(ThrottledResponse):
     """Response with one page of partitions, in order. On the last page, `next_cursor` is null."""
 
-    topics: list[DescribedTopic] = wire(array(struct(DescribedTopic)))
-    next_cursor: Cursor | None = wire(nullable_struct(Cursor))
+    topics: list[DescribedTopic] = wire()
+    next_cursor: Cursor | None = wire()

@@ -22,35 +22,22 @@ from uuid import UUID
 
 from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.messages.shared import DescribedPartitions, GroupProtocol, IdPartitions
-from tidelog.protocol.schema import (
-    INT8,
-    INT32,
-    INT64,
-    STRING,
-    UUID16,
-    array,
-    message,
-    nullable_array,
-    nullable_string,
-    nullable_struct,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT8, INT32, INT64, message, wire
 
 
 @message
 class GroupKey:
     """Key that consists of a group id."""
 
-    group_id: str = wire(STRING)
+    group_id: str = wire()
 
 
 @message
 class GroupMemberKey:
     """Key that consists of a group id and a member id."""
 
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING)
+    group_id: str = wire()
+    member_id: str = wire()
 
 
 @message
@@ -73,7 +60,7 @@ class TargetEpochValue:
 class MemberTargetValue:
     """Target assignment of a member."""
 
-    topic_partitions: list[IdPartitions] = wire(array(struct(IdPartitions)))
+    topic_partitions: list[IdPartitions] = wire()
 
 
 @message
@@ -88,33 +75,31 @@ class ClassicMemberMetadata:
     """Attributes that only a member of the classic protocol has."""
 
     session_timeout_ms: int = wire(INT32)
-    supported_protocols: list[GroupProtocol] = wire(array(struct(GroupProtocol)))
+    supported_protocols: list[GroupProtocol] = wire()
 
 
 @message
 class ConsumerGroupMemberMetadataValue:
     """Identity and subscription of a consumer group's member."""
 
-    instance_id: str | None = wire(nullable_string())
-    rack_id: str | None = wire(nullable_string())
-    client_id: str = wire(STRING)
-    client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
-    subscribed_topic_regex: str | None = wire(nullable_string())
+    instance_id: str | None = wire()
+    rack_id: str | None = wire()
+    client_id: str = wire()
+    client_host: str = wire()
+    subscribed_topic_names: list[str] = wire()
+    subscribed_topic_regex: str | None = wire()
     rebalance_timeout_ms: int = wire(INT32, default=-1)
-    server_assignor: str | None = wire(nullable_string())
-    classic_member_metadata: ClassicMemberMetadata | None = wire(
-        nullable_struct(ClassicMemberMetadata), tag=0
-    )
+    server_assignor: str | None = wire()
+    classic_member_metadata: ClassicMemberMetadata | None = wire(tag=0)
 
 
 @message
 class CurrentPartitions:
     """Partitions of one topic, and for each partition the epoch in which the member received it."""
 
-    topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
-    assignment_epochs: list[int] | None = wire(nullable_array(INT32), tag=0)
+    topic_id: UUID = wire()
+    partitions: list[int] = wire(INT32)
+    assignment_epochs: list[int] | None = wire(INT32, tag=0)
 
 
 @message
@@ -124,16 +109,16 @@ class ConsumerGroupCurrentMemberAssignmentValue:
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
     state: int = wire(INT8)
-    assigned_partitions: list[CurrentPartitions] = wire(array(struct(CurrentPartitions)))
-    partitions_pending_revocation: list[CurrentPartitions] = wire(array(struct(CurrentPartitions)))
+    assigned_partitions: list[CurrentPartitions] = wire()
+    partitions_pending_revocation: list[CurrentPartitions] = wire()
 
 
 @message
 class ConsumerGroupRegularExpressionKey:
     """Key of a regular expression that members of a consumer group subscribe to."""
 
-    group_id: str = wire(STRING)
-    regular_expression: str = wire(STRING)
+    group_id: str = wire()
+    regular_expression: str = wire()
 
 
 @message
@@ -144,7 +129,7 @@ class ConsumerGroupRegularExpressionValue:
     the cluster metadata; in tidelog it is the time at which topics were last added.
     """
 
-    topics: list[str] = wire(array(STRING))
+    topics: list[str] = wire()
     version: int = wire(INT64)
     timestamp: int = wire(INT64)
 
@@ -153,10 +138,10 @@ class ConsumerGroupRegularExpressionValue:
 class ShareGroupMemberMetadataValue:
     """Identity and subscription of a share group's member."""
 
-    rack_id: str | None = wire(nullable_string())
-    client_id: str = wire(STRING)
-    client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
+    rack_id: str | None = wire()
+    client_id: str = wire()
+    client_host: str = wire()
+    subscribed_topic_names: list[str] = wire()
 
 
 @message
@@ -166,24 +151,24 @@ class ShareGroupCurrentMemberAssignmentValue:
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
     state: int = wire(INT8)
-    assigned_partitions: list[IdPartitions] = wire(array(struct(IdPartitions)))
+    assigned_partitions: list[IdPartitions] = wire()
 
 
 @message
 class ShareStateTopic:
     """Topic by id and name."""
 
-    topic_id: UUID = wire(UUID16)
-    topic_name: str = wire(STRING)
+    topic_id: UUID = wire()
+    topic_name: str = wire()
 
 
 @message
 class ShareGroupStatePartitionMetadataValue:
     """Topics whose delivery state is being created, exists, or is being deleted."""
 
-    initializing_topics: list[DescribedPartitions] = wire(array(struct(DescribedPartitions)))
-    initialized_topics: list[DescribedPartitions] = wire(array(struct(DescribedPartitions)))
-    deleting_topics: list[ShareStateTopic] = wire(array(struct(ShareStateTopic)))
+    initializing_topics: list[DescribedPartitions] = wire()
+    initialized_topics: list[DescribedPartitions] = wire()
+    deleting_topics: list[ShareStateTopic] = wire()
 
 
 # Kinds of records to which the code refers by name.

@@ -14,20 +14,7 @@ from tidelog.protocol.messages.shared import (
     IdPartitions,
     ThrottledResponse,
 )
-from tidelog.protocol.schema import (
-    BOOLEAN,
-    INT8,
-    INT32,
-    NO_OPERATIONS,
-    STRING,
-    array,
-    message,
-    nullable_array,
-    nullable_string,
-    nullable_struct,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT8, INT32, NO_OPERATIONS, message, wire
 
 
 @message
@@ -39,33 +26,33 @@ class ConsumerGroupHeartbeatRequest:
     the value has not changed since the last heartbeat.
     """
 
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING)
+    group_id: str = wire()
+    member_id: str = wire()
     member_epoch: int = wire(INT32)
-    instance_id: str | None = wire(nullable_string())
-    rack_id: str | None = wire(nullable_string())
+    instance_id: str | None = wire()
+    rack_id: str | None = wire()
     rebalance_timeout_ms: int = wire(INT32, default=-1)
-    subscribed_topic_names: list[str] | None = wire(nullable_array(STRING))
-    subscribed_topic_regex: str | None = wire(nullable_string(since=1), since=1)
-    server_assignor: str | None = wire(nullable_string())
-    topic_partitions: list[IdPartitions] | None = wire(nullable_array(struct(IdPartitions)))
+    subscribed_topic_names: list[str] | None = wire()
+    subscribed_topic_regex: str | None = wire(since=1)
+    server_assignor: str | None = wire()
+    topic_partitions: list[IdPartitions] | None = wire()
 
 
 @message
 class HeartbeatAssignment:
     """Partitions that the member may read now."""
 
-    topic_partitions: list[IdPartitions] = wire(array(struct(IdPartitions)))
+    topic_partitions: list[IdPartitions] = wire()
 
 
 @message
 class HeartbeatResponse(ErrorResponse):
     """Response to a heartbeat. The assignment is null if unchanged and not requested."""
 
-    member_id: str | None = wire(nullable_string())
+    member_id: str | None = wire()
     member_epoch: int = wire(INT32)
     heartbeat_interval_ms: int = wire(INT32)
-    assignment: HeartbeatAssignment | None = wire(nullable_struct(HeartbeatAssignment))
+    assignment: HeartbeatAssignment | None = wire()
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -77,8 +64,8 @@ class ConsumerGroupHeartbeatResponse(HeartbeatResponse):
 class GroupDescribeRequest:
     """Request for the state and members of groups."""
 
-    group_ids: list[str] = wire(array(STRING))
-    include_authorized_operations: bool = wire(BOOLEAN)
+    group_ids: list[str] = wire()
+    include_authorized_operations: bool = wire()
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -90,23 +77,23 @@ class ConsumerGroupDescribeRequest(GroupDescribeRequest):
 class DescribedAssignment:
     """Current or target assignment of a member."""
 
-    topic_partitions: list[DescribedPartitions] = wire(array(struct(DescribedPartitions)))
+    topic_partitions: list[DescribedPartitions] = wire()
 
 
 @message
 class DescribedConsumer:
     """Member of a consumer group in the response."""
 
-    member_id: str = wire(STRING)
-    instance_id: str | None = wire(nullable_string())
-    rack_id: str | None = wire(nullable_string())
+    member_id: str = wire()
+    instance_id: str | None = wire()
+    rack_id: str | None = wire()
     member_epoch: int = wire(INT32)
-    client_id: str = wire(STRING)
-    client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
-    subscribed_topic_regex: str | None = wire(nullable_string())
-    assignment: DescribedAssignment = wire(struct(DescribedAssignment))
-    target_assignment: DescribedAssignment = wire(struct(DescribedAssignment))
+    client_id: str = wire()
+    client_host: str = wire()
+    subscribed_topic_names: list[str] = wire()
+    subscribed_topic_regex: str | None = wire()
+    assignment: DescribedAssignment = wire()
+    target_assignment: DescribedAssignment = wire()
     member_type: int = wire(INT8, since=1, default=-1)
 
 
@@ -114,12 +101,12 @@ class DescribedConsumer:
 class DescribedConsumerGroup(ErrorResult):
     """Consumer group in the response, with its members."""
 
-    group_id: str = wire(STRING)
-    group_state: str = wire(STRING)
+    group_id: str = wire()
+    group_state: str = wire()
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
-    assignor_name: str = wire(STRING)
-    members: list[DescribedConsumer] = wire(array(struct(DescribedConsumer)))
+    assignor_name: str = wire()
+    members: list[DescribedConsumer] = wire()
     authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
@@ -127,7 +114,7 @@ class DescribedConsumerGroup(ErrorResult):
 class ConsumerGroupDescribeResponse(ThrottledResponse):
     """Response with the consumer groups."""
 
-    groups: list[DescribedConsumerGroup] = wire(array(struct(DescribedConsumerGroup)))
+    groups: list[DescribedConsumerGroup] = wire()
 
 
 @message
@@ -138,11 +125,11 @@ class ShareGroupHeartbeatRequest:
     field means that the value has not changed since the last heartbeat.
     """
 
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING)
+    group_id: str = wire()
+    member_id: str = wire()
     member_epoch: int = wire(INT32)
-    rack_id: str | None = wire(nullable_string())
-    subscribed_topic_names: list[str] | None = wire(nullable_array(STRING))
+    rack_id: str | None = wire()
+    subscribed_topic_names: list[str] | None = wire()
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -159,25 +146,25 @@ class ShareGroupDescribeRequest(GroupDescribeRequest):
 class DescribedShareMember:
     """Member of a share group in the response."""
 
-    member_id: str = wire(STRING)
-    rack_id: str | None = wire(nullable_string())
+    member_id: str = wire()
+    rack_id: str | None = wire()
     member_epoch: int = wire(INT32)
-    client_id: str = wire(STRING)
-    client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
-    assignment: DescribedAssignment = wire(struct(DescribedAssignment))
+    client_id: str = wire()
+    client_host: str = wire()
+    subscribed_topic_names: list[str] = wire()
+    assignment: DescribedAssignment = wire()
 
 
 @message
 class DescribedShareGroup(ErrorResult):
     """Share group in the response, with its members."""
 
-    group_id: str = wire(STRING)
-    group_state: str = wire(STRING)
+    group_id: str = wire()
+    group_state: str = wire()
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
-    assignor_name: str = wire(STRING)
-    members: list[DescribedShareMember] = wire(array(struct(DescribedShareMember)))
+    assignor_name: str = wire()
+    members: list[DescribedShareMember] = wire()
     authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
@@ -185,4 +172,4 @@ class DescribedShareGroup(ErrorResult):
 class ShareGroupDescribeResponse(ThrottledResponse):
     """Response with the share groups."""
 
-    groups: list[DescribedShareGroup] = wire(array(struct(DescribedShareGroup)))
+    groups: list[DescribedShareGroup] = wire()

@@ -9,19 +9,7 @@ Source: Kafka's protocol guide, API 0; KIP-516 (topic ids), KIP-467 (errors of r
 
 from uuid import UUID
 
-from tidelog.protocol.schema import (
-    INT16,
-    INT32,
-    INT64,
-    RECORDS,
-    STRING,
-    UUID16,
-    array,
-    message,
-    nullable_string,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT16, INT32, INT64, message, wire
 from tidelog.types import Buffer
 
 
@@ -30,16 +18,16 @@ class PartitionProduceData:
     """Partition in the request, with the record batches to append."""
 
     index: int = wire(INT32)
-    records: Buffer | None = wire(RECORDS)
+    records: Buffer | None = wire()
 
 
 @message
 class TopicProduceData:
     """Topic in the request, with its partitions."""
 
-    name: str = wire(STRING, until=12)
-    topic_id: UUID = wire(UUID16, since=13)
-    partition_data: list[PartitionProduceData] = wire(array(struct(PartitionProduceData)))
+    name: str = wire(until=12)
+    topic_id: UUID = wire(since=13)
+    partition_data: list[PartitionProduceData] = wire()
 
 
 @message
@@ -50,10 +38,10 @@ class ProduceRequest:
     appended the batches; with `acks` -1, when all in-sync replicas have appended the batches.
     """
 
-    transactional_id: str | None = wire(nullable_string(), since=3)
+    transactional_id: str | None = wire(since=3)
     acks: int = wire(INT16)
     timeout_ms: int = wire(INT32)
-    topic_data: list[TopicProduceData] = wire(array(struct(TopicProduceData)))
+    topic_data: list[TopicProduceData] = wire()
 
 
 @message
@@ -61,7 +49,7 @@ class BatchIndexAndErrorMessage:
     """Rejected record: its index in the batch, and the reason."""
 
     batch_index: int = wire(INT32, since=8)
-    batch_index_error_message: str | None = wire(nullable_string(), since=8)
+    batch_index_error_message: str | None = wire(since=8)
 
 
 @message
@@ -81,22 +69,18 @@ class PartitionProduceResponse:
     base_offset: int = wire(INT64, default=-1)
     log_append_time_ms: int = wire(INT64, since=2, default=-1)
     log_start_offset: int = wire(INT64, since=5, default=-1)
-    record_errors: list[BatchIndexAndErrorMessage] = wire(
-        array(struct(BatchIndexAndErrorMessage)), since=8
-    )
-    error_message: str | None = wire(nullable_string(), since=8)
-    current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch), since=10, tag=0)
+    record_errors: list[BatchIndexAndErrorMessage] = wire(since=8)
+    error_message: str | None = wire(since=8)
+    current_leader: LeaderIdAndEpoch = wire(since=10, tag=0)
 
 
 @message
 class TopicProduceResponse:
     """Topic in the response, with its partitions."""
 
-    name: str = wire(STRING, until=12)
-    topic_id: UUID = wire(UUID16, since=13)
-    partition_responses: list[PartitionProduceResponse] = wire(
-        array(struct(PartitionProduceResponse))
-    )
+    name: str = wire(until=12)
+    topic_id: UUID = wire(since=13)
+    partition_responses: list[PartitionProduceResponse] = wire()
 
 
 @message
@@ -104,17 +88,15 @@ class ProduceNodeEndpoint:
     """Address of a broker that `current_leader` refers to."""
 
     node_id: int = wire(INT32, since=10)
-    host: str = wire(STRING, since=10)
+    host: str = wire(since=10)
     port: int = wire(INT32, since=10)
-    rack: str | None = wire(nullable_string(), since=10)
+    rack: str | None = wire(since=10)
 
 
 @message
 class ProduceResponse:
     """Response with a result for each partition."""
 
-    responses: list[TopicProduceResponse] = wire(array(struct(TopicProduceResponse)))
+    responses: list[TopicProduceResponse] = wire()
     throttle_time_ms: int = wire(INT32, since=1)
-    node_endpoints: list[ProduceNodeEndpoint] = wire(
-        array(struct(ProduceNodeEndpoint)), since=10, tag=0
-    )
+    node_endpoints: list[ProduceNodeEndpoint] = wire(since=10, tag=0)

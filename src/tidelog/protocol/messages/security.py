@@ -10,20 +10,7 @@ from tidelog.protocol.messages.shared import (
     ThrottledResponse,
     TopicName,
 )
-from tidelog.protocol.schema import (
-    BYTES,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    array,
-    message,
-    nullable_array,
-    nullable_string,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT8, INT16, INT32, INT64, message, wire
 from tidelog.types import Buffer
 
 
@@ -32,10 +19,10 @@ class DeleteAclsFilter:
     """Filter for ACLs. A null name, principal or host in a filter matches any value."""
 
     resource_type_filter: int = wire(INT8)
-    resource_name_filter: str | None = wire(nullable_string())
+    resource_name_filter: str | None = wire()
     pattern_type_filter: int = wire(INT8, default=3)
-    principal_filter: str | None = wire(nullable_string())
-    host_filter: str | None = wire(nullable_string())
+    principal_filter: str | None = wire()
+    host_filter: str | None = wire()
     operation: int = wire(INT8)
     permission_type: int = wire(INT8)
 
@@ -49,8 +36,8 @@ class DescribeAclsRequest(DeleteAclsFilter):
 class AclDescription:
     """ACL: principal, host, operation and permission."""
 
-    principal: str = wire(STRING)
-    host: str = wire(STRING)
+    principal: str = wire()
+    host: str = wire()
     operation: int = wire(INT8)
     permission_type: int = wire(INT8)
 
@@ -60,16 +47,16 @@ class DescribeAclsResource:
     """Resource in the response, with its ACLs."""
 
     resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
+    resource_name: str = wire()
     pattern_type: int = wire(INT8, default=3)
-    acls: list[AclDescription] = wire(array(struct(AclDescription)))
+    acls: list[AclDescription] = wire()
 
 
 @message
 class DescribeAclsResponse(ErrorResponse):
     """Response with the matching ACLs, by resource."""
 
-    resources: list[DescribeAclsResource] = wire(array(struct(DescribeAclsResource)))
+    resources: list[DescribeAclsResource] = wire()
 
 
 @message
@@ -77,10 +64,10 @@ class AclCreation:
     """ACL to create, with its resource."""
 
     resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
+    resource_name: str = wire()
     resource_pattern_type: int = wire(INT8, default=3)
-    principal: str = wire(STRING)
-    host: str = wire(STRING)
+    principal: str = wire()
+    host: str = wire()
     operation: int = wire(INT8)
     permission_type: int = wire(INT8)
 
@@ -89,7 +76,7 @@ class AclCreation:
 class CreateAclsRequest:
     """Request to create ACLs."""
 
-    creations: list[AclCreation] = wire(array(struct(AclCreation)))
+    creations: list[AclCreation] = wire()
 
 
 @message
@@ -101,14 +88,14 @@ class AclCreationResult(ErrorResult):
 class CreateAclsResponse(ThrottledResponse):
     """Response with a result for each ACL, in the order of the request."""
 
-    results: list[AclCreationResult] = wire(array(struct(AclCreationResult)))
+    results: list[AclCreationResult] = wire()
 
 
 @message
 class DeleteAclsRequest:
     """Request to delete the ACLs that match filters."""
 
-    filters: list[DeleteAclsFilter] = wire(array(struct(DeleteAclsFilter)))
+    filters: list[DeleteAclsFilter] = wire()
 
 
 @message
@@ -116,10 +103,10 @@ class DeleteAclsMatchingAcl(ErrorResult):
     """ACL that matched the filter; `error_code` is 0 if the ACL was deleted."""
 
     resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
+    resource_name: str = wire()
     pattern_type: int = wire(INT8, default=3)
-    principal: str = wire(STRING)
-    host: str = wire(STRING)
+    principal: str = wire()
+    host: str = wire()
     operation: int = wire(INT8)
     permission_type: int = wire(INT8)
 
@@ -128,21 +115,21 @@ class DeleteAclsMatchingAcl(ErrorResult):
 class DeleteAclsFilterResult(ErrorResult):
     """Result for one filter, with the ACLs that matched."""
 
-    matching_acls: list[DeleteAclsMatchingAcl] = wire(array(struct(DeleteAclsMatchingAcl)))
+    matching_acls: list[DeleteAclsMatchingAcl] = wire()
 
 
 @message
 class DeleteAclsResponse(ThrottledResponse):
     """Response with a result for each filter, in the order of the request."""
 
-    filter_results: list[DeleteAclsFilterResult] = wire(array(struct(DeleteAclsFilterResult)))
+    filter_results: list[DeleteAclsFilterResult] = wire()
 
 
 @message
 class DescribeUserScramCredentialsRequest:
     """Request for the SCRAM credentials of users; null or an empty list means all users."""
 
-    users: list[TopicName] | None = wire(nullable_array(struct(TopicName)))
+    users: list[TopicName] | None = wire()
 
 
 @message
@@ -157,26 +144,24 @@ class CredentialInfo:
 class DescribeUserScramCredentialsResult:
     """User in the response, with the user's credentials."""
 
-    user: str = wire(STRING)
+    user: str = wire()
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
-    credential_infos: list[CredentialInfo] = wire(array(struct(CredentialInfo)))
+    error_message: str | None = wire()
+    credential_infos: list[CredentialInfo] = wire()
 
 
 @message
 class DescribeUserScramCredentialsResponse(ErrorResponse):
     """Response with the SCRAM credentials of each user."""
 
-    results: list[DescribeUserScramCredentialsResult] = wire(
-        array(struct(DescribeUserScramCredentialsResult))
-    )
+    results: list[DescribeUserScramCredentialsResult] = wire()
 
 
 @message
 class ScramCredentialDeletion:
     """Credential to delete."""
 
-    name: str = wire(STRING)
+    name: str = wire()
     mechanism: int = wire(INT8)
 
 
@@ -189,11 +174,11 @@ class ScramCredentialUpsertion:
 
     __repr__ = object.__repr__  # contains a secret
 
-    name: str = wire(STRING)
+    name: str = wire()
     mechanism: int = wire(INT8)
     iterations: int = wire(INT32)
-    salt: Buffer = wire(BYTES)
-    salted_password: Buffer = wire(BYTES)
+    salt: Buffer = wire()
+    salted_password: Buffer = wire()
 
 
 @message
@@ -202,33 +187,31 @@ class AlterUserScramCredentialsRequest:
 
     __repr__ = object.__repr__  # contains a secret
 
-    deletions: list[ScramCredentialDeletion] = wire(array(struct(ScramCredentialDeletion)))
-    upsertions: list[ScramCredentialUpsertion] = wire(array(struct(ScramCredentialUpsertion)))
+    deletions: list[ScramCredentialDeletion] = wire()
+    upsertions: list[ScramCredentialUpsertion] = wire()
 
 
 @message
 class AlterUserScramCredentialsResult:
     """Result for one user."""
 
-    user: str = wire(STRING)
+    user: str = wire()
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
+    error_message: str | None = wire()
 
 
 @message
 class AlterUserScramCredentialsResponse(ThrottledResponse):
     """Response with a result for each user."""
 
-    results: list[AlterUserScramCredentialsResult] = wire(
-        array(struct(AlterUserScramCredentialsResult))
-    )
+    results: list[AlterUserScramCredentialsResult] = wire()
 
 
 @message
 class SaslHandshakeRequest:
     """Request to use a SASL mechanism."""
 
-    mechanism: str = wire(STRING)
+    mechanism: str = wire()
 
 
 @message
@@ -236,7 +219,7 @@ class SaslHandshakeResponse:
     """Response with the supported mechanisms, and an error if the requested one is unsupported."""
 
     error_code: int = wire(INT16)
-    mechanisms: list[str] = wire(array(STRING))
+    mechanisms: list[str] = wire()
 
 
 @message
@@ -245,7 +228,7 @@ class SaslAuthenticateRequest:
 
     __repr__ = object.__repr__  # may contain a secret
 
-    auth_bytes: Buffer = wire(BYTES)
+    auth_bytes: Buffer = wire()
 
 
 @message
@@ -254,5 +237,5 @@ class SaslAuthenticateResponse(ErrorResult):
 
     __repr__ = object.__repr__  # may contain a secret
 
-    auth_bytes: Buffer = wire(BYTES)
+    auth_bytes: Buffer = wire()
     session_lifetime_ms: int = wire(INT64, since=1)

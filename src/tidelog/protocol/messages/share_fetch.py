@@ -8,19 +8,13 @@ from uuid import UUID
 
 from tidelog.protocol.messages.shared import ErrorResponse, IdPartitions, PartitionError
 from tidelog.protocol.schema import (
-    BOOLEAN,
     INT8,
     INT16,
     INT32,
     INT64,
     RECORD_PIECES_NEVER_NULL,
-    STRING,
-    UUID16,
     Pieces,
-    array,
     message,
-    nullable_string,
-    struct,
     wire,
 )
 from tidelog.types import INT32_MAX
@@ -36,7 +30,7 @@ class AcknowledgementBatch:
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
-    acknowledge_types: list[int] = wire(array(INT8))
+    acknowledge_types: list[int] = wire(INT8)
 
 
 @message
@@ -44,15 +38,15 @@ class ShareFetchPartition:
     """Partition in the request, with acknowledgements of its records."""
 
     partition_index: int = wire(INT32)
-    acknowledgement_batches: list[AcknowledgementBatch] = wire(array(struct(AcknowledgementBatch)))
+    acknowledgement_batches: list[AcknowledgementBatch] = wire()
 
 
 @message
 class ShareFetchTopic:
     """Topic in the request, with its partitions."""
 
-    topic_id: UUID = wire(UUID16)
-    partitions: list[ShareFetchPartition] = wire(array(struct(ShareFetchPartition)))
+    topic_id: UUID = wire()
+    partitions: list[ShareFetchPartition] = wire()
 
 
 @message
@@ -67,8 +61,8 @@ class ShareFetchRequest:
     `max_records` records.
     """
 
-    group_id: str | None = wire(nullable_string())
-    member_id: str | None = wire(nullable_string())
+    group_id: str | None = wire()
+    member_id: str | None = wire()
     share_session_epoch: int = wire(INT32)
     max_wait_ms: int = wire(INT32)
     min_bytes: int = wire(INT32)
@@ -76,9 +70,9 @@ class ShareFetchRequest:
     max_records: int = wire(INT32)
     batch_size: int = wire(INT32)
     share_acquire_mode: int = wire(INT8, since=2)
-    is_renew_ack: bool = wire(BOOLEAN, since=2)
-    topics: list[ShareFetchTopic] = wire(array(struct(ShareFetchTopic)))
-    forgotten_topics_data: list[IdPartitions] = wire(array(struct(IdPartitions)))
+    is_renew_ack: bool = wire(since=2)
+    topics: list[ShareFetchTopic] = wire()
+    forgotten_topics_data: list[IdPartitions] = wire()
 
 
 @message
@@ -107,18 +101,18 @@ class SharePartitionData(PartitionError):
     """
 
     acknowledge_error_code: int = wire(INT16)
-    acknowledge_error_message: str | None = wire(nullable_string())
-    current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch))
+    acknowledge_error_message: str | None = wire()
+    current_leader: LeaderIdAndEpoch = wire()
     records: Pieces = wire(RECORD_PIECES_NEVER_NULL)
-    acquired_records: list[AcquiredRecords] = wire(array(struct(AcquiredRecords)))
+    acquired_records: list[AcquiredRecords] = wire()
 
 
 @message
 class ShareFetchableTopicResponse:
     """Topic in the response, with its partitions."""
 
-    topic_id: UUID = wire(UUID16)
-    partitions: list[SharePartitionData] = wire(array(struct(SharePartitionData)))
+    topic_id: UUID = wire()
+    partitions: list[SharePartitionData] = wire()
 
 
 @message
@@ -126,9 +120,9 @@ class ShareNodeEndpoint:
     """Address of a broker that `current_leader` refers to."""
 
     node_id: int = wire(INT32)
-    host: str = wire(STRING)
+    host: str = wire()
     port: int = wire(INT32)
-    rack: str | None = wire(nullable_string())
+    rack: str | None = wire()
 
 
 @message
@@ -136,34 +130,34 @@ class ShareFetchResponse(ErrorResponse):
     """Response with acquired records, and a result for the acknowledgements of each partition."""
 
     acquisition_lock_timeout_ms: int = wire(INT32)
-    responses: list[ShareFetchableTopicResponse] = wire(array(struct(ShareFetchableTopicResponse)))
-    node_endpoints: list[ShareNodeEndpoint] = wire(array(struct(ShareNodeEndpoint)))
+    responses: list[ShareFetchableTopicResponse] = wire()
+    node_endpoints: list[ShareNodeEndpoint] = wire()
 
 
 @message
 class ShareAcknowledgeRequest:
     """Request to acknowledge records that the member has acquired."""
 
-    group_id: str | None = wire(nullable_string())
-    member_id: str | None = wire(nullable_string())
+    group_id: str | None = wire()
+    member_id: str | None = wire()
     share_session_epoch: int = wire(INT32)
-    is_renew_ack: bool = wire(BOOLEAN, since=2)
-    topics: list[ShareFetchTopic] = wire(array(struct(ShareFetchTopic)))
+    is_renew_ack: bool = wire(since=2)
+    topics: list[ShareFetchTopic] = wire()
 
 
 @message
 class ShareAcknowledgedPartition(PartitionError):
     """Result of the acknowledgements of one partition."""
 
-    current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch))
+    current_leader: LeaderIdAndEpoch = wire()
 
 
 @message
 class ShareAcknowledgeTopicResponse:
     """Topic in the response, with its partitions."""
 
-    topic_id: UUID = wire(UUID16)
-    partitions: list[ShareAcknowledgedPartition] = wire(array(struct(ShareAcknowledgedPartition)))
+    topic_id: UUID = wire()
+    partitions: list[ShareAcknowledgedPartition] = wire()
 
 
 @message
@@ -171,7 +165,5 @@ class ShareAcknowledgeResponse(ErrorResponse):
     """Response with a result for each partition."""
 
     acquisition_lock_timeout_ms: int = wire(INT32, since=2)
-    responses: list[ShareAcknowledgeTopicResponse] = wire(
-        array(struct(ShareAcknowledgeTopicResponse))
-    )
-    node_endpoints: list[ShareNodeEndpoint] = wire(array(struct(ShareNodeEndpoint)))
+    responses: list[ShareAcknowledgeTopicResponse] = wire()
+    node_endpoints: list[ShareNodeEndpoint] = wire()

@@ -6,46 +6,30 @@ Source: Kafka's protocol guide, APIs 90 to 92; KIP-932, KIP-1226 (lag).
 from uuid import UUID
 
 from tidelog.protocol.messages.shared import ErrorResponse, PartitionError, ThrottledResponse
-from tidelog.protocol.schema import (
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    UUID16,
-    array,
-    message,
-    nullable_array,
-    nullable_string,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT16, INT32, INT64, message, wire
 
 
 @message
 class DescribeShareGroupOffsetsRequestTopic:
     """Topic in the request, with the numbers of its partitions."""
 
-    topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    topic_name: str = wire()
+    partitions: list[int] = wire(INT32)
 
 
 @message
 class DescribeShareGroupOffsetsRequestGroup:
     """Group in the request, with topics. If `topics` is null, all the group's topics are meant."""
 
-    group_id: str = wire(STRING)
-    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire(
-        nullable_array(struct(DescribeShareGroupOffsetsRequestTopic))
-    )
+    group_id: str = wire()
+    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire()
 
 
 @message
 class DescribeShareGroupOffsetsRequest:
     """Request for the start offsets of share groups."""
 
-    groups: list[DescribeShareGroupOffsetsRequestGroup] = wire(
-        array(struct(DescribeShareGroupOffsetsRequestGroup))
-    )
+    groups: list[DescribeShareGroupOffsetsRequestGroup] = wire()
 
 
 @message
@@ -57,39 +41,33 @@ class DescribeShareGroupOffsetsResponsePartition:
     leader_epoch: int = wire(INT32)
     lag: int = wire(INT64, since=1, default=-1)
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
+    error_message: str | None = wire()
 
 
 @message
 class DescribeShareGroupOffsetsResponseTopic:
     """Topic in the response, with its partitions."""
 
-    topic_name: str = wire(STRING)
-    topic_id: UUID = wire(UUID16)
-    partitions: list[DescribeShareGroupOffsetsResponsePartition] = wire(
-        array(struct(DescribeShareGroupOffsetsResponsePartition))
-    )
+    topic_name: str = wire()
+    topic_id: UUID = wire()
+    partitions: list[DescribeShareGroupOffsetsResponsePartition] = wire()
 
 
 @message
 class DescribeShareGroupOffsetsResponseGroup:
     """Group in the response, with its topics."""
 
-    group_id: str = wire(STRING)
-    topics: list[DescribeShareGroupOffsetsResponseTopic] = wire(
-        array(struct(DescribeShareGroupOffsetsResponseTopic))
-    )
+    group_id: str = wire()
+    topics: list[DescribeShareGroupOffsetsResponseTopic] = wire()
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
+    error_message: str | None = wire()
 
 
 @message
 class DescribeShareGroupOffsetsResponse(ThrottledResponse):
     """Response with the start offsets of each group."""
 
-    groups: list[DescribeShareGroupOffsetsResponseGroup] = wire(
-        array(struct(DescribeShareGroupOffsetsResponseGroup))
-    )
+    groups: list[DescribeShareGroupOffsetsResponseGroup] = wire()
 
 
 @message
@@ -104,71 +82,61 @@ class AlterShareGroupOffsetsRequestPartition:
 class AlterShareGroupOffsetsRequestTopic:
     """Topic in the request, with its partitions."""
 
-    topic_name: str = wire(STRING)
-    partitions: list[AlterShareGroupOffsetsRequestPartition] = wire(
-        array(struct(AlterShareGroupOffsetsRequestPartition))
-    )
+    topic_name: str = wire()
+    partitions: list[AlterShareGroupOffsetsRequestPartition] = wire()
 
 
 @message
 class AlterShareGroupOffsetsRequest:
     """Request to set the start offsets of a share group."""
 
-    group_id: str = wire(STRING)
-    topics: list[AlterShareGroupOffsetsRequestTopic] = wire(
-        array(struct(AlterShareGroupOffsetsRequestTopic))
-    )
+    group_id: str = wire()
+    topics: list[AlterShareGroupOffsetsRequestTopic] = wire()
 
 
 @message
 class AlterShareGroupOffsetsResponseTopic:
     """Topic in the response, with its partitions."""
 
-    topic_name: str = wire(STRING)
-    topic_id: UUID = wire(UUID16)
-    partitions: list[PartitionError] = wire(array(struct(PartitionError)))
+    topic_name: str = wire()
+    topic_id: UUID = wire()
+    partitions: list[PartitionError] = wire()
 
 
 @message
 class AlterShareGroupOffsetsResponse(ErrorResponse):
     """Response with a result for each partition."""
 
-    responses: list[AlterShareGroupOffsetsResponseTopic] = wire(
-        array(struct(AlterShareGroupOffsetsResponseTopic))
-    )
+    responses: list[AlterShareGroupOffsetsResponseTopic] = wire()
 
 
 @message
 class DeleteShareGroupOffsetsRequestTopic:
     """Topic in the request."""
 
-    topic_name: str = wire(STRING)
+    topic_name: str = wire()
 
 
 @message
 class DeleteShareGroupOffsetsRequest:
     """Request to delete a share group's start offsets in the named topics."""
 
-    group_id: str = wire(STRING)
-    topics: list[DeleteShareGroupOffsetsRequestTopic] = wire(
-        array(struct(DeleteShareGroupOffsetsRequestTopic))
-    )
+    group_id: str = wire()
+    topics: list[DeleteShareGroupOffsetsRequestTopic] = wire()
 
 
 @message
 class DeleteShareGroupOffsetsResponseTopic:
     """Result for one topic."""
 
-    topic_name: str = wire(STRING)
-    topic_id: UUID = wire(UUID16)
+    topic_name: str = wire()
+    topic_id: UUID = wire()
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
+    error_message: str | None = wire()
 
 
 @message
 class DeleteShareGroupOffsetsResponse(ErrorResponse):
     """Response with a result for each topic."""
 
-    responses: list[DeleteShareGroupOffsetsResponseTopic] = wire(
-        array(struct(DeleteShareGroupOffsetsResponseTopic))
-    )
+    responses: list[DeleteShareGroupOffsetsResponseTopic] = wire()

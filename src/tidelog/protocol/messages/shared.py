@@ -6,17 +6,7 @@ come first on the wire.
 
 from uuid import UUID
 
-from tidelog.protocol.schema import (
-    BYTES,
-    INT16,
-    INT32,
-    STRING,
-    UUID16,
-    array,
-    message,
-    nullable_string,
-    wire,
-)
+from tidelog.protocol.schema import INT16, INT32, message, wire
 from tidelog.types import Buffer
 
 
@@ -38,7 +28,7 @@ class CodeResponse(ThrottledResponse):
 class ErrorResponse(CodeResponse):
     """Response with a throttle time, an error code and an error text in every version."""
 
-    error_message: str | None = wire(nullable_string())
+    error_message: str | None = wire()
 
 
 @message
@@ -46,7 +36,7 @@ class ErrorResult:
     """Result with an error code and an error text."""
 
     error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
+    error_message: str | None = wire()
 
 
 @message
@@ -61,38 +51,38 @@ class PartitionCode:
 class PartitionError(PartitionCode):
     """Result for one partition: an error code and an error text."""
 
-    error_message: str | None = wire(nullable_string())
+    error_message: str | None = wire()
 
 
 @message
 class TopicName:
     """Topic or user by name."""
 
-    name: str = wire(STRING)
+    name: str = wire()
 
 
 @message
 class TopicPartitions:
     """Topic and numbers of its partitions."""
 
-    topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    topic: str = wire()
+    partitions: list[int] = wire(INT32)
 
 
 @message
 class NamedPartitions:
     """Topic and numbers of its partitions, for messages whose topic field is called `name`."""
 
-    name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    name: str = wire()
+    partitions: list[int] = wire(INT32)
 
 
 @message
 class NamedIndexes:
     """Topic and its partitions, for messages whose partition field is `partition_indexes`."""
 
-    name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
+    name: str = wire()
+    partition_indexes: list[int] = wire(INT32)
 
 
 @message
@@ -106,38 +96,38 @@ class PartitionIndex:
 class IdPartitions:
     """Topic by its id, and numbers of its partitions."""
 
-    topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
+    topic_id: UUID = wire()
+    partitions: list[int] = wire(INT32)
 
 
 @message
 class DescribedPartitions:
     """Topic by its id and name, and numbers of its partitions."""
 
-    topic_id: UUID = wire(UUID16)
-    topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    topic_id: UUID = wire()
+    topic_name: str = wire()
+    partitions: list[int] = wire(INT32)
 
 
 @message
 class GroupProtocol:
     """Assignment protocol that a classic member supports, and the member's metadata for it."""
 
-    name: str = wire(STRING)
-    metadata: Buffer = wire(BYTES)
+    name: str = wire()
+    metadata: Buffer = wire()
 
 
 @message
 class ConfigValue:
     """Setting and its value. The value null means the setting's default."""
 
-    name: str = wire(STRING)
-    value: str | None = wire(nullable_string())
+    name: str = wire()
+    value: str | None = wire()
 
 
 @message
 class QuotaEntity:
     """Part of a quota's entity: its type, and its name. A null name means the default entity."""
 
-    entity_type: str = wire(STRING)
-    entity_name: str | None = wire(nullable_string())
+    entity_type: str = wire()
+    entity_name: str | None = wire()

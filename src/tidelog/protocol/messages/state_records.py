@@ -16,22 +16,7 @@ from uuid import UUID
 
 from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.messages.shared import QuotaEntity
-from tidelog.protocol.schema import (
-    BOOLEAN,
-    BYTES,
-    FLOAT64,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    UUID16,
-    array,
-    message,
-    nullable_array,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT8, INT16, INT32, INT64, message, wire
 from tidelog.types import Buffer
 
 
@@ -39,15 +24,15 @@ from tidelog.types import Buffer
 class TransactionLogKey:
     """Key of a transactional id's state."""
 
-    transactional_id: str = wire(STRING)
+    transactional_id: str = wire()
 
 
 @message
 class PartitionsSchema:
     """Partitions of one topic in the transaction."""
 
-    topic: str = wire(STRING)
-    partition_ids: list[int] = wire(array(INT32))
+    topic: str = wire()
+    partition_ids: list[int] = wire(INT32)
 
 
 @message
@@ -63,9 +48,7 @@ class TransactionLogValue:
     producer_epoch: int = wire(INT16)
     transaction_timeout_ms: int = wire(INT32)
     transaction_status: int = wire(INT8)
-    transaction_partitions: list[PartitionsSchema] | None = wire(
-        nullable_array(struct(PartitionsSchema))
-    )
+    transaction_partitions: list[PartitionsSchema] | None = wire()
     transaction_last_update_timestamp_ms: int = wire(INT64)
     transaction_start_timestamp_ms: int = wire(INT64)
     client_transaction_version: int = wire(INT16, since=1, tag=2)
@@ -75,8 +58,8 @@ class TransactionLogValue:
 class ShareStateKey:
     """Key of a share partition's snapshot (kind 0) or update (kind 1)."""
 
-    group_id: str = wire(STRING)
-    topic_id: UUID = wire(UUID16)
+    group_id: str = wire()
+    topic_id: UUID = wire()
     partition: int = wire(INT32)
 
 
@@ -101,7 +84,7 @@ class ShareSnapshotValue:
     delivery_complete_count: int = wire(INT32, tag=0, default=-1)
     create_timestamp: int = wire(INT64)
     write_timestamp: int = wire(INT64)
-    state_batches: list[StateBatch] = wire(array(struct(StateBatch)))
+    state_batches: list[StateBatch] = wire()
 
 
 @message
@@ -112,7 +95,7 @@ class ShareUpdateValue:
     leader_epoch: int = wire(INT32)
     start_offset: int = wire(INT64)
     delivery_complete_count: int = wire(INT32, tag=0, default=-1)
-    state_batches: list[StateBatch] = wire(array(struct(StateBatch)))
+    state_batches: list[StateBatch] = wire()
 
 
 @message
@@ -121,11 +104,11 @@ class UserScramCredentialRecord:
 
     __repr__ = object.__repr__  # contains a secret
 
-    name: str = wire(STRING)
+    name: str = wire()
     mechanism: int = wire(INT8)
-    salt: Buffer = wire(BYTES)
-    stored_key: Buffer = wire(BYTES)
-    server_key: Buffer = wire(BYTES)
+    salt: Buffer = wire()
+    stored_key: Buffer = wire()
+    server_key: Buffer = wire()
     iterations: int = wire(INT32)
 
 
@@ -133,7 +116,7 @@ class UserScramCredentialRecord:
 class RemoveUserScramCredentialRecord:
     """Deletion of a user's SCRAM credential (key 22)."""
 
-    name: str = wire(STRING)
+    name: str = wire()
     mechanism: int = wire(INT8)
 
 
@@ -141,12 +124,12 @@ class RemoveUserScramCredentialRecord:
 class AccessControlEntryRecord:
     """ACL (key 18)."""
 
-    id: UUID = wire(UUID16)
+    id: UUID = wire()
     resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
+    resource_name: str = wire()
     pattern_type: int = wire(INT8)
-    principal: str = wire(STRING)
-    host: str = wire(STRING)
+    principal: str = wire()
+    host: str = wire()
     operation: int = wire(INT8)
     permission_type: int = wire(INT8)
 
@@ -155,17 +138,17 @@ class AccessControlEntryRecord:
 class RemoveAccessControlEntryRecord:
     """Deletion of an ACL (key 19)."""
 
-    id: UUID = wire(UUID16)
+    id: UUID = wire()
 
 
 @message
 class ClientQuotaRecord:
     """Value of a quota or, if `remove` is true, the deletion of the quota (key 14)."""
 
-    entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
-    key: str = wire(STRING)
-    value: float = wire(FLOAT64)
-    remove: bool = wire(BOOLEAN)
+    entity: list[QuotaEntity] = wire()
+    key: str = wire()
+    value: float = wire()
+    remove: bool = wire()
 
 
 TRANSACTION_LOG_KEY: Final = DataMessage(TransactionLogKey, 0, 0)

@@ -14,30 +14,18 @@ from tidelog.protocol.messages.shared import (
     ThrottledResponse,
     TopicPartitions,
 )
-from tidelog.protocol.schema import (
-    BOOLEAN,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    array,
-    message,
-    nullable_string,
-    struct,
-    wire,
-)
+from tidelog.protocol.schema import INT8, INT16, INT32, INT64, message, wire
 
 
 @message
 class AddPartitionsToTxnTransaction:
     """Transaction in the request, with partitions to add (or to verify if `verify_only`)."""
 
-    transactional_id: str = wire(STRING, since=4)
+    transactional_id: str = wire(since=4)
     producer_id: int = wire(INT64, since=4)
     producer_epoch: int = wire(INT16, since=4)
-    verify_only: bool = wire(BOOLEAN, since=4)
-    topics: list[NamedPartitions] = wire(array(struct(NamedPartitions)), since=4)
+    verify_only: bool = wire(since=4)
+    topics: list[NamedPartitions] = wire(since=4)
 
 
 @message
@@ -47,13 +35,11 @@ class AddPartitionsToTxnRequest:
     Up to version 3 a client sends one transaction; from version 4 brokers send several.
     """
 
-    transactions: list[AddPartitionsToTxnTransaction] = wire(
-        array(struct(AddPartitionsToTxnTransaction)), since=4
-    )
-    v3_and_below_transactional_id: str = wire(STRING, until=3)
+    transactions: list[AddPartitionsToTxnTransaction] = wire(since=4)
+    v3_and_below_transactional_id: str = wire(until=3)
     v3_and_below_producer_id: int = wire(INT64, until=3)
     v3_and_below_producer_epoch: int = wire(INT16, until=3)
-    v3_and_below_topics: list[NamedPartitions] = wire(array(struct(NamedPartitions)), until=3)
+    v3_and_below_topics: list[NamedPartitions] = wire(until=3)
 
 
 @message
@@ -68,20 +54,16 @@ class AddPartitionsToTxnPartitionResult:
 class AddPartitionsToTxnTopicResult:
     """Topic in the response, with its partitions."""
 
-    name: str = wire(STRING)
-    results_by_partition: list[AddPartitionsToTxnPartitionResult] = wire(
-        array(struct(AddPartitionsToTxnPartitionResult))
-    )
+    name: str = wire()
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = wire()
 
 
 @message
 class AddPartitionsToTxnResult:
     """Transaction in the response, with its partitions."""
 
-    transactional_id: str = wire(STRING, since=4)
-    topic_results: list[AddPartitionsToTxnTopicResult] = wire(
-        array(struct(AddPartitionsToTxnTopicResult)), since=4
-    )
+    transactional_id: str = wire(since=4)
+    topic_results: list[AddPartitionsToTxnTopicResult] = wire(since=4)
 
 
 @message
@@ -89,22 +71,18 @@ class AddPartitionsToTxnResponse(ThrottledResponse):
     """Response with a result for each partition."""
 
     error_code: int = wire(INT16, since=4)
-    results_by_transaction: list[AddPartitionsToTxnResult] = wire(
-        array(struct(AddPartitionsToTxnResult)), since=4
-    )
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = wire(
-        array(struct(AddPartitionsToTxnTopicResult)), until=3
-    )
+    results_by_transaction: list[AddPartitionsToTxnResult] = wire(since=4)
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = wire(until=3)
 
 
 @message
 class AddOffsetsToTxnRequest:
     """Request to add the offsets of a group to a transaction."""
 
-    transactional_id: str = wire(STRING)
+    transactional_id: str = wire()
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
-    group_id: str = wire(STRING)
+    group_id: str = wire()
 
 
 @message
@@ -116,10 +94,10 @@ class AddOffsetsToTxnResponse(CodeResponse):
 class EndTxnRequest:
     """Request to commit or abort a transaction."""
 
-    transactional_id: str = wire(STRING)
+    transactional_id: str = wire()
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
-    committed: bool = wire(BOOLEAN)
+    committed: bool = wire()
 
 
 @message
@@ -138,7 +116,7 @@ class EndTxnResponse(CodeResponse):
 class DescribeTransactionsRequest:
     """Request for the state of transactional ids."""
 
-    transactional_ids: list[str] = wire(array(STRING))
+    transactional_ids: list[str] = wire()
 
 
 @message
@@ -146,22 +124,20 @@ class DescribedTransactionState:
     """State of one transactional id. Times are in ms."""
 
     error_code: int = wire(INT16)
-    transactional_id: str = wire(STRING)
-    transaction_state: str = wire(STRING)
+    transactional_id: str = wire()
+    transaction_state: str = wire()
     transaction_timeout_ms: int = wire(INT32)
     transaction_start_time_ms: int = wire(INT64)
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
-    topics: list[TopicPartitions] = wire(array(struct(TopicPartitions)))
+    topics: list[TopicPartitions] = wire()
 
 
 @message
 class DescribeTransactionsResponse(ThrottledResponse):
     """Response with the state of each transactional id."""
 
-    transaction_states: list[DescribedTransactionState] = wire(
-        array(struct(DescribedTransactionState))
-    )
+    transaction_states: list[DescribedTransactionState] = wire()
 
 
 @message
@@ -171,19 +147,19 @@ class ListTransactionsRequest:
     An empty list, the duration -1, and a null pattern match all transactional ids.
     """
 
-    state_filters: list[str] = wire(array(STRING))
-    producer_id_filters: list[int] = wire(array(INT64))
+    state_filters: list[str] = wire()
+    producer_id_filters: list[int] = wire(INT64)
     duration_filter: int = wire(INT64, since=1, default=-1)
-    transactional_id_pattern: str | None = wire(nullable_string(), since=2)
+    transactional_id_pattern: str | None = wire(since=2)
 
 
 @message
 class ListedTransactionState:
     """Transactional id with its producer id and state."""
 
-    transactional_id: str = wire(STRING)
+    transactional_id: str = wire()
     producer_id: int = wire(INT64)
-    transaction_state: str = wire(STRING)
+    transaction_state: str = wire()
 
 
 @message
@@ -193,15 +169,15 @@ class ListTransactionsResponse(CodeResponse):
     `unknown_state_filters` has the states in the request's filter that the broker does not know.
     """
 
-    unknown_state_filters: list[str] = wire(array(STRING))
-    transaction_states: list[ListedTransactionState] = wire(array(struct(ListedTransactionState)))
+    unknown_state_filters: list[str] = wire()
+    transaction_states: list[ListedTransactionState] = wire()
 
 
 @message
 class InitProducerIdRequest:
     """Request for a producer id, or (from version 3) for a new epoch of an existing producer id."""
 
-    transactional_id: str | None = wire(nullable_string())
+    transactional_id: str | None = wire()
     transaction_timeout_ms: int = wire(INT32)
     producer_id: int = wire(INT64, since=3, default=-1)
     producer_epoch: int = wire(INT16, since=3, default=-1)
@@ -219,7 +195,7 @@ class InitProducerIdResponse(CodeResponse):
 class DescribeProducersRequest:
     """Request for the active producers of partitions."""
 
-    topics: list[NamedIndexes] = wire(array(struct(NamedIndexes)))
+    topics: list[NamedIndexes] = wire()
 
 
 @message
@@ -238,26 +214,22 @@ class ProducerState:
 class DescribeProducersPartitionResponse(PartitionError):
     """Partition in the response, with its active producers."""
 
-    active_producers: list[ProducerState] = wire(array(struct(ProducerState)))
+    active_producers: list[ProducerState] = wire()
 
 
 @message
 class DescribeProducersTopicResponse:
     """Topic in the response, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[DescribeProducersPartitionResponse] = wire(
-        array(struct(DescribeProducersPartitionResponse))
-    )
+    name: str = wire()
+    partitions: list[DescribeProducersPartitionResponse] = wire()
 
 
 @message
 class DescribeProducersResponse(ThrottledResponse):
     """Response with the active producers of each partition."""
 
-    topics: list[DescribeProducersTopicResponse] = wire(
-        array(struct(DescribeProducersTopicResponse))
-    )
+    topics: list[DescribeProducersTopicResponse] = wire()
 
 
 @message
@@ -266,8 +238,8 @@ class WritableTxnMarker:
 
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
-    transaction_result: bool = wire(BOOLEAN)
-    topics: list[NamedIndexes] = wire(array(struct(NamedIndexes)))
+    transaction_result: bool = wire()
+    topics: list[NamedIndexes] = wire()
     coordinator_epoch: int = wire(INT32)
     transaction_version: int = wire(INT8, since=2)
 
@@ -276,15 +248,15 @@ class WritableTxnMarker:
 class WriteTxnMarkersRequest:
     """Request to write the markers that commit or abort transactions."""
 
-    markers: list[WritableTxnMarker] = wire(array(struct(WritableTxnMarker)))
+    markers: list[WritableTxnMarker] = wire()
 
 
 @message
 class WritableTxnMarkerTopicResult:
     """Topic in the response, with its partitions."""
 
-    name: str = wire(STRING)
-    partitions: list[PartitionCode] = wire(array(struct(PartitionCode)))
+    name: str = wire()
+    partitions: list[PartitionCode] = wire()
 
 
 @message
@@ -292,11 +264,11 @@ class WritableTxnMarkerResult:
     """Producer in the response, with its topics."""
 
     producer_id: int = wire(INT64)
-    topics: list[WritableTxnMarkerTopicResult] = wire(array(struct(WritableTxnMarkerTopicResult)))
+    topics: list[WritableTxnMarkerTopicResult] = wire()
 
 
 @message
 class WriteTxnMarkersResponse:
     """Response with a result for each partition."""
 
-    markers: list[WritableTxnMarkerResult] = wire(array(struct(WritableTxnMarkerResult)))
+    markers: list[WritableTxnMarkerResult] = wire()
