@@ -250,7 +250,7 @@ def many_clients(address: Address, requests: Sequence[bytes], clients: int, coun
             sock = by_fd[descriptor]
             got = sock.recv_into(buffer)
             if got < 4 or _SIZE.unpack_from(buffer)[0] != got - 4:
-                raise ConnectionError(f"an answer came in pieces: {got} bytes")
+                raise ConnectionError(f"a response was received in parts: {got} bytes")
             done += 1
             if sent < count:
                 sock.send(requests[sent % len(requests)])

@@ -161,7 +161,7 @@ class TlsSide:
             client.send(wire.fetch(self.topic, [offset]))
             _index, records, _used = wire.fetched_row(client.read(), at)
             if not records:
-                raise RuntimeError(f"nothing comes of {self.topic} from offset {offset} on")
+                raise RuntimeError(f"Fetch of {self.topic} at offset {offset} returned no records")
             offset += records // len(self.batch) * self.cell.batch_records
 
 

@@ -254,7 +254,7 @@ def range_cases(quick: bool) -> Iterator[Case]:
         ours=_counts(late, half),
         rival=_offsets_of(late, half),
         rival_name="reading only the offsets of the counted records",
-        note=f"{note}; no cheaper read counts records",
+        note=f"{note}; no other read of the records is cheaper",
     )
     late.close()
     mixed = Topic(size, _anywhere(), at_append=False)
@@ -363,7 +363,7 @@ def plan_cases(quick: bool) -> Iterator[Case]:
     """Yield the cases of plans over very many segments."""
     segments = 10_000 if quick else 100_000
     many = ManySegments(segments)
-    note = "one batch each, with zone maps and append times; the range is 1 % of the time"
+    note = "one batch per segment, zone maps, append times; the range is 1 % of the time"
     for clock in ClockName:
         yield Case(
             case=f"plan over {segments} segments, {clock} clock",
@@ -377,6 +377,6 @@ def plan_cases(quick: bool) -> Iterator[Case]:
         unit="s",
         ours=many.plans_all,
         goal="ours <= 10",
-        note="one batch each; the plan includes append times",
+        note="one batch per segment; the plan includes append times",
     )
     many.close()

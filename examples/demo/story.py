@@ -271,7 +271,7 @@ def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
     return Table(columns, rows)
 
 
-# Maximum number of aircraft in the table; all of them had flown by the first date.
+# Maximum number of aircraft in the table. It lists only aircraft that had flown by the first date.
 _AIRCRAFT_MAX: Final = 8
 
 
