@@ -204,7 +204,7 @@ def test_ranges_of_rounded_append_times_are_those_of_the_directory(tmp_path: Pat
 def test_ranges_of_exact_timestamps_end_exactly_though_append_times_are_rounded(
     tmp_path: Path, lookup_clock: str
 ) -> None:
-    """Reads get no append times (librdkafka), and brokers that search the append clock round."""
+    """With librdkafka, reads get no append times; a search on the append clock rounds the time."""
     data = str(tmp_path / "data")
     config = {
         "tidelog.append.time.granularity.ms": "1000",
