@@ -232,7 +232,7 @@ def test_passwords_are_in_no_page() -> None:
 
 @pytest.mark.parametrize("option", ["--store-option", "--to-store-option", "--option", "--conf"])
 def test_values_of_settings_are_in_no_page(option: str) -> None:
-    """A setting's name doesn't show whether its value is secret."""
+    """A setting's name doesn't show whether its value is secret, so pages show no values."""
     for words in ([option, "sas_key=hunter2=x"], [f"{option}=sas_key=hunter2=x"]):
         kept = without_secrets(["spark", *words, "flights"])
         assert "hunter2" not in " ".join(kept)

@@ -116,7 +116,7 @@ def test_diff_has_the_types_of_the_options(cli: Cli) -> None:
 def test_json_columns_that_another_tool_wrote_are_read_back(
     cli: Cli, kind: str, tmp_path: Path
 ) -> None:
-    """Other tools drop the metadata of columns."""
+    """The file's columns have no metadata, because other tools drop the metadata."""
     cli.ok("create", "flights")
     cli.ok("create", "copy")
     texts = (b'{"a":[1,null]}', b'"ZRH"', b"12", b'"12"')

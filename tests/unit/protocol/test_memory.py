@@ -160,7 +160,7 @@ def test_all(api: AnyApi, kind: "type[DataclassInstance]") -> None:
 
 
 def test_tags_by_the_thousand() -> None:
-    """Unknown tags take no memory; a repeated known tag replaces the earlier value."""
+    """Thousands of tags, unknown or repeated, don't exceed the memory limit."""
     whole = encode(FetchResponse, 16, FetchResponse(), flexible=True)[:-1]
     endpoint = varint_bytes(0) + b"\x0a\x02" + bytes(4) + b"\x01" + bytes(4) + b"\x00\x00"
     for count, tag in ((20_000, b"\x63\x00"), (2_000, endpoint)):

@@ -149,7 +149,7 @@ def test_topic_that_was_deleted(tmp_path: Path) -> None:
 
 
 def test_damage_is_damage(tmp_path: Path) -> None:
-    """A damaged piece is planned again before the error, because positions may have changed."""
+    """A read of a damaged piece returns the rows before the damage, then raises the error."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
     log = Path(plan.splits[0].pieces[1].path)

@@ -99,7 +99,7 @@ def test_a_batch_with_a_wrong_header_is_an_error_for_every_reader(
 def test_batches_in_the_wrong_order_are_an_error_to_every_reader(
     tmp_path: Path, name: str, size: int
 ) -> None:
-    """Opening a log rebuilds the last segment's indexes, and also finds such a batch."""
+    """The error comes from a read, or already from the rebuild of the last segment's indexes."""
     questions: dict[str, Reader] = {
         **READERS,
         "count": lambda log: log.count("t", start="2001-01-01Z"),

@@ -457,7 +457,7 @@ def test_a_lent_job_ends_with_its_topic(node: Node) -> None:
 def test_nothing_ends_a_lent_job_while_its_result_is_swapped_in(
     node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise files that are being renamed would be removed, and two swaps could overlap."""
+    """If the job ended, files that are being renamed would be removed, and swaps could overlap."""
     name, is_swapping, may_go_on = TopicPartition("t", 0), threading.Event(), threading.Event()
     plain = LogTarget.swap_in
 

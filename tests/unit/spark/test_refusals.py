@@ -72,7 +72,7 @@ def test_workers_run_the_python_of_a_conda_environment(tmp_path: Path, is_conda:
 
 
 def test_a_python_without_a_package_is_named_by_the_source_that_spark_finds(tmp_path: Path) -> None:
-    """Spark runs another Python, which finds tidelog by PYTHONPATH but not its dependencies."""
+    """The Python that Spark runs finds tidelog by PYTHONPATH, but not tidelog's dependencies."""
     (tmp_path / "fastcrc.py").write_text("raise ModuleNotFoundError('no', name='fastcrc')")
     code = (
         "import sys\nfrom pyspark_tidelog import DefaultSource\n"

@@ -91,7 +91,7 @@ def test_a_segment_without_the_range_gives_none() -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_legacy_messages_and_wrappers(magic: int, codec: Codec) -> None:
-    """A wrapper is decompressed only if the range includes some of its records."""
+    """A range that begins or ends inside a wrapper gives only the records of the range."""
     _, _, log = new_log(SMALL)
     for number in range(12):
         data = build_legacy_set(

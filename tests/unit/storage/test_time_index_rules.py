@@ -159,7 +159,7 @@ def test_times_rise_inside_one_file_only() -> None:
 
 @pytest.mark.parametrize("stop", ["clean", "hard"])
 def test_the_largest_timestamp_is_known_after_any_stop(stop: str) -> None:
-    """After a clean stop, only the log's end is read; after a hard stop, the whole segment."""
+    """The time is the same, although only a hard stop makes the opening read the whole segment."""
     env, directory, log = new_log({"index.interval.bytes": "200"})
     for time in (5, 900, 30, 40):
         put(log, time)

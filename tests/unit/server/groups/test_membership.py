@@ -288,7 +288,7 @@ class TestRestart:
 
 
 def test_the_cost_of_a_storm_of_joins_is_linear() -> None:
-    """Counts function calls: the work per join must not grow with the number of members."""
+    """The number of timers grows at most linearly with the number of joins."""
     world = World(group_initial_rebalance_delay_ms="1000")
     replies = [world.ask_join() for _ in range(2000)]
     assert len(world.timers._heap) < 2 * 2000 + 10

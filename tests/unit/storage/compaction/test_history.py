@@ -266,7 +266,7 @@ def test_times_of_consecutive_runs_are_merged() -> None:
 
 
 def test_without_a_history_tombstones_are_removable_after_the_age_of_their_segment() -> None:
-    """Another cleaner leaves no history. The cleaned part ends with the segment."""
+    """Another cleaner leaves no history, so the age of the cleaned segment counts."""
     env = seeded_env(1)
     with begin(env) as log_dir:
         log = log_dir.log("t", 0)
