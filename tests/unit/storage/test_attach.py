@@ -162,6 +162,21 @@ def test_log_append_time_stamps_the_batches(env: SeededEnv) -> None:
         assert found.offset == 1
 
 
+def test_attached_stamps_never_decrease_without_append_times(env: SeededEnv) -> None:
+    """As for appends, the stamps then come from the append clock instead of the wall clock."""
+    off = {"message.timestamp.type": "LogAppendTime", "tidelog.append.time.enable": "false"}
+    make_directory(env, partitions=1, config=off)
+    staged = stage(env, 0, "a", 3)
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        log = log_dir.log(TOPIC, 0)
+        env.clock.advance(5_000)
+        log.append([NewRecord(value=b"before")])
+        env.clock.jump(env.clock.now_ms() - 3_000)
+        attach(log_dir, staged)
+        stamps = [record.timestamp for record in log.records(1)]
+    assert stamps == [env.clock.now_ms() + 3_000] * 4
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 def test_codecs(env: SeededEnv, codec: Codec) -> None:
     make_directory(env, partitions=1)

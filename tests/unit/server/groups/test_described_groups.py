@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from tests.worlds.brokers.running import node_fixture
@@ -23,20 +24,34 @@ from tidelog.protocol.messages.classic_groups import (
 from tidelog.protocol.messages.modern_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
+    DescribedAssignment,
+    DescribedConsumer,
     DescribedConsumerGroup,
     DescribedShareGroup,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
+from tidelog.protocol.messages.shared import DescribedPartitions
 from tidelog.protocol.schema import NO_OPERATIONS
 from tidelog.server.api.classic_groups import describe_groups
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.guards import Access
-from tidelog.server.api.modern_groups import consumer_group_describe, share_group_describe
+from tidelog.server.api.modern_groups import (
+    consumer_group_describe,
+    guard_consumer_group_describe,
+    share_group_describe,
+)
 from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.table import guard_of
 from tidelog.server.broker import open_node
 from tidelog.server.groups.requests import HeartbeatRequest
+from tidelog.server.security.authorizer import ALL_USERS, WILDCARD, Acl, Authorizer
+from tidelog.server.security.operations import (
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 
 node = node_fixture({"group.consumer.assignment.interval.ms": "0"})
 
@@ -140,3 +155,54 @@ def test_a_guard_adds_operations_only_to_groups_without_an_error(
         node.close()
     assert found[0] == NO_OPERATIONS
     assert found[1] not in {NO_OPERATIONS, 0}
+
+
+HIDDEN = DescribedAssignment(
+    topic_partitions=[DescribedPartitions(topic_id=UUID(int=1), topic_name="hidden")]
+)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        DescribedConsumer(subscribed_topic_names=["hidden"]),
+        DescribedConsumer(assignment=HIDDEN),
+        DescribedConsumer(target_assignment=HIDDEN),
+    ],
+    ids=["subscription", "assignment", "target"],
+)
+def test_a_consumer_group_with_a_hidden_topic_is_not_described(
+    node: Node, member: DescribedConsumer
+) -> None:
+    """Without DESCRIBE on a topic, a client learns from no part of a member that it exists."""
+    node.authorizer = Authorizer(
+        [
+            Acl(
+                resource_type=kind,
+                name=name,
+                pattern=PatternType.LITERAL,
+                principal=ALL_USERS,
+                host=WILDCARD,
+                operation=Operation.DESCRIBE,
+                permission=Permission.ALLOW,
+            )
+            for kind, name in ((ResourceType.GROUP, WILDCARD), (ResourceType.TOPIC, "shown"))
+        ]
+    )
+    here = ClientInfo(1, "here")
+    access = Access(RequestContext(node, CONSUMER_GROUP_DESCRIBE, 1, None, here))
+    request = ConsumerGroupDescribeRequest(group_ids=["open", "closed"])
+    _, denied = guard_consumer_group_describe(access, request)
+    groups = [
+        DescribedConsumerGroup(
+            group_id="open", members=[DescribedConsumer(subscribed_topic_names=["shown"])]
+        ),
+        DescribedConsumerGroup(group_id="closed", members=[member]),
+    ]
+    assert denied is not None
+    response = denied.add_to(ConsumerGroupDescribeResponse(groups=groups))
+    assert isinstance(response, ConsumerGroupDescribeResponse)
+    assert [(group.error_code, len(group.members)) for group in response.groups] == [
+        (ErrorCode.NONE, 1),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0),
+    ]
