@@ -9,6 +9,7 @@ from tests.worlds.directories.logs import new_log, reader_of
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
 from tidelog.server.partitions.segment_reads import (
     Limits,
     ReadEnds,
@@ -177,9 +178,10 @@ def test_a_flipped_offset_at_the_edge_of_a_segment_is_an_error(which: int, bit: 
         assert offsets == list(range(frame.base_offset))
 
 
+@pytest.mark.parametrize("interval", ["0", "300", "4096"])
 @pytest.mark.parametrize("bit", BITS)
-def test_a_flipped_offset_is_an_error_for_reads_of_single_batches(bit: int) -> None:
-    env, segments = closed_log()
+def test_a_flipped_offset_is_an_error_for_reads_of_single_batches(bit: int, interval: str) -> None:
+    env, segments = closed_log({"index.interval.bytes": interval})
     source = SegmentBytes(reader_of(env).context.pool, may_block=True)
     for frame in list(frames(segments[1], 0, segments[1].size_bytes, source)):
 
@@ -192,6 +194,49 @@ def test_a_flipped_offset_is_an_error_for_reads_of_single_batches(bit: int) -> N
         assert offsets == list(range(len(offsets)))
         assert len(offsets) <= frame.base_offset
         rewrite(env, segments[1], flip)
+
+
+# First and last offsets of the batches of a log with gaps.
+WITH_GAPS = [(0, 0), (1, 1), (2, 5), (100, 100), (101, 110), (300, 300), (301, 301)]
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+@pytest.mark.parametrize("damaged", range(1, len(WITH_GAPS)))
+def test_a_base_offset_within_the_gap_before_it_hides_no_batch(
+    damaged: int, *, is_active: bool
+) -> None:
+    """The index has the last offset of the damaged batch, and no other batch ends there."""
+    env, _, log = new_log({"index.interval.bytes": "0", "cleanup.policy": "compact"})
+    for first, last in WITH_GAPS:
+        records = [NewRecord(value=b"v", timestamp=1)] * (last - first + 1)
+        log.follower.append(build_batch(records, base_offset=first))
+    if not is_active:
+        log.roll()
+    segment = log.segments[0]
+    source = SegmentBytes(log.context.pool, may_block=True)
+    intact = list(frames(segment, 0, segment.size_bytes, source))
+    end = log.log_end_offset
+    limits = Limits(end_offset=end, max_bytes=1, whole_first=True)
+    first, last = WITH_GAPS[damaged]
+    for bit in range(first.bit_length()):
+        if not first >> bit & 1:
+            continue
+
+        def flip(data: bytearray, at: int = intact[damaged].position + 7, bit: int = bit) -> None:
+            data[at - bit // 8] ^= 1 << bit % 8
+
+        rewrite(env, segment, flip)
+        for offset in range(WITH_GAPS[damaged - 1][1] + 1, last + 1):
+            if first - (1 << bit) <= offset <= last - (1 << bit):
+                continue  # the damaged batch claims this offset
+            with pytest.raises(CorruptBatch):
+                find_range(log.segments, offset, limits, source, ReadEnds())
+        rewrite(env, segment, flip)
+    for offset in range(end):
+        expected = next(frame for frame in intact if frame.last_offset >= offset)
+        found = find_range(log.segments, offset, limits, source)
+        assert found is not None
+        assert found.start == expected.position
 
 
 def test_the_look_at_a_segments_end_is_made_in_a_thread_once() -> None:

@@ -1,6 +1,7 @@
 """A wrong index that violates no rule of an index costs time but hides no record."""
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from tests.core import thinned
@@ -17,8 +18,11 @@ from tests.worlds.directories.logs import (
     write,
 )
 
+from tidelog.errors import CorruptBatch
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.segment.index_proof import batch_reaching
+from tidelog.storage.segment.segment import iterate_batches
 
 TIMES = [(time * 7) % 20 * 10 for time in range(20)]
 QUESTIONS = range(0, 202, 10)
@@ -134,3 +138,20 @@ def test_a_writer_repairs_a_wrong_index_with_the_next_append() -> None:
     put(log, 1_000)
     directory.close()
     assert read(env, name)[: len(right)] == right
+
+
+def test_a_search_does_not_skip_a_batch_whose_base_offset_is_too_small() -> None:
+    env = stopped(ONE)
+    (segment,) = reader_of(env).segments
+    starts = [position for position, _ in iterate_batches(segment, 0, segment.size_bytes)]
+    for number in range(3, 20):
+        found = batch_reaching(segment, number)
+        assert found is not None
+        assert (found[0], found[1].base_offset) == (starts[number], number)
+        path, at = segment.log_path, starts[number]
+        with closing(env.files.open(path, write=True)) as file:
+            file.pwrite((number - 2).to_bytes(8, "big"), at)
+            damaged = LogDir.open(PATH, env=env).reader(TOPIC, 0)
+            with pytest.raises(CorruptBatch, match=f"position {at}, offset {number}"):
+                batch_reaching(damaged.segments[0], number)
+            file.pwrite(number.to_bytes(8, "big"), at)

@@ -14,7 +14,8 @@ client accepts them.
 Invariants: offsets must increase along the log (`record.offset_order`). A read checks only the
 batches whose headers it needs anyway: the first batch and its neighbors, the batches at the end of
 the range, and, once, the last batches of a finished segment. A batch with wrong offsets in the
-middle of the range is sent unchanged. If records were lost in a gap after a finished segment
+middle of the range is sent unchanged. If the first batch begins after the requested offset, the
+offset index must have no batch between. If records were lost in a gap after a finished segment
 (`storage.segment.gaps`), the read fails instead of skipping the gap.
 
 Source: Kafka 4.x UnifiedLog.read, LogSegment.read.
@@ -39,7 +40,7 @@ from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.open_files import FileHandle, FilePool
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.gaps import ensure_reaches, is_settled
-from tidelog.storage.segment.index_proof import batch_at, misfit
+from tidelog.storage.segment.index_proof import batch_at, ensure_none_skipped, misfit
 from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.segment import ColdRead, LastBatches, Segment, open_log
 from tidelog.storage.segment.txn_index import TxnIndex
@@ -389,11 +390,12 @@ def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
 def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Frame | None:
     """Return the first batch that ends at or after `offset`, or None.
 
-    The batch's offsets must be in order with the offsets of its neighbors.
+    The batch's offsets must be in order with the offsets of its neighbors. If it begins after
+    `offset`, the offset index must have no batch between, and must not contradict its last offset.
     """
     if segment.end_offset <= offset:
         return None
-    next_offset = segment.base_offset
+    next_offset, size_bytes = segment.base_offset, segment.size_bytes
     end = segment.end_offset if segment.has_known_end else INT64_MAX
     limit, match = segment_limit(next_offset, end), None
     for frame in _frames_to(segment, offset, source):
@@ -404,7 +406,26 @@ def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Fram
         if frame.last_offset >= offset:
             match = frame
         next_offset = frame.last_offset + 1
+    if match is None:
+        if segment.is_active:  # of a finished segment, `ensure_reaches` checks the last batches
+            index = source.offset_index(segment)
+            ensure_none_skipped(segment, index, offset, limit, size_bytes)
+    elif match.base_offset > offset and match.position:
+        _ensure_indexed(segment, offset, match, source)
     return match
+
+
+def _ensure_indexed(segment: Segment, offset: int, match: Frame, source: SegmentBytes) -> None:
+    """Ensure that the offset index fits the gap from `offset` to the next batch, and this batch.
+
+    Raises CorruptBatch if the index shows that the base offset of a batch is too small.
+    """
+    index = source.offset_index(segment)
+    ensure_none_skipped(segment, index, offset, match.base_offset, match.position)
+    slot = index.slot_at_or_before_position(match.position)
+    key, position = index.entry(slot) if slot >= 0 else (0, 0)
+    if position == match.position and key > match.last_offset:
+        _first_reaching(segment, key, source)  # some batch must end at `key`
 
 
 def _in_order_reaching(

@@ -2,7 +2,8 @@
 
 An index can be consistent and still be wrong: it may be truncated after a whole entry, belong to
 another segment, or have a flipped bit. `position_floor` and `time_floor` compare the entry with the
-batch that it names, so a wrong index makes a search slower but never hides a record. Some entries
+batch that it names, so a wrong index makes a search slower but never hides a record. A right entry
+also shows that the base offset of its batch is damaged (`ensure_none_skipped`). Some entries
 of old brokers can't be proven, for example an entry of the time index for an append of several
 batches, or an entry with an offset within a batch. Entries that can't be proven are not used, and
 the indexes are rebuilt in memory.
@@ -21,10 +22,11 @@ KAFKA-10207, KAFKA-19200.
 
 from collections.abc import Iterator, Mapping
 
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptBatch, CorruptData
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, LOG_OVERHEAD
+from tidelog.record.offset_order import first_known_offset
 from tidelog.storage import log_files
 from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.segment.offset_index import OffsetIndex
@@ -71,13 +73,44 @@ def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
     """Return position and batch of the first batch whose last offset is >= `offset`, or None.
 
     Raises:
-        CorruptData: A batch before the result is damaged; the error has its position.
+        CorruptData: A batch before the result is damaged, or the search skipped a batch that the
+            offset index has. The error has its position.
     """
     start = position_floor(segment, offset)
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         if batch.last_offset >= offset:
+            first = first_known_offset(batch)
+            ensure_none_skipped(segment, segment.offset_index, offset, first, position)
             return position, batch
     return None
+
+
+def ensure_none_skipped(
+    segment: Segment, index: OffsetIndex, offset: int, first: int, position: int
+) -> None:
+    """Ensure that a search for `offset` has not skipped a batch that the offset index has.
+
+    A batch's checksum does not cover its base offset. If a flipped bit makes the base offset
+    smaller, the batch seems to end before `offset`, and the search would skip its records. The
+    index still has the batch's last offset.
+
+    Args:
+        segment: The segment.
+        index: The segment's offset index.
+        offset: The requested offset.
+        first: First offset of the batch that the search has found, or its last offset if only this
+            is known.
+        position: Position of this batch.
+
+    Raises:
+        CorruptBatch: An index entry before this batch has an offset in [`offset`, `first`).
+    """
+    if first <= offset or not position:
+        return
+    last, start = index.lookup(first - 1)
+    if last >= offset and start < position:
+        reason = f"no batch ends at offset {last}, which the offset index has for this position"
+        raise CorruptBatch(reason, at=0, offset=last).located(segment.log_path, start)
 
 
 def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
