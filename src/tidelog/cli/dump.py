@@ -40,7 +40,7 @@ from tidelog.errors import CorruptData, CorruptFile, UnsupportedCompression, Uns
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
 from tidelog.record.coding import crc32c
-from tidelog.record.offset_order import first_known_offset, has_jumped, jump_problem
+from tidelog.record.offset_order import first_known_offset, has_jumped, jump_problem, order_problem
 from tidelog.record.record import Record, read_control_type, read_end_marker
 from tidelog.storage import files, log_files, text_files
 from tidelog.storage.clocks import append_times
@@ -197,24 +197,21 @@ def _rows(
     dump: DumpFile, rows_of: Callable[[DumpFile, int, Batch, bool], Iterator[Row]]
 ) -> Iterator[Row]:
     """Yield the rows of the batches up to an invalid frame; damage becomes a finding."""
-    end, next_offset, before = 0, -1, dump.base_offset
+    end, next_offset, before = 0, 0, dump.base_offset
     last: tuple[int, Batch] | None = None
     try:
         for position, batch in walk_log(dump, dump.path):
             is_valid = batch.is_valid()
             if not is_valid:
                 dump.find(f"position {position}: the batch's checksum is wrong")
-            if batch.last_offset < next_offset:
-                if last is not None and has_jumped(last[1], batch, before):
-                    first, following = (first_known_offset(each) for each in (last[1], batch))
-                    problem = jump_problem(first, last[1].last_offset, before, following)
-                    dump.find(f"position {last[0]}: {problem}")
-                    next_offset = before
-                else:
-                    dump.find(
-                        f"position {position}: offset {batch.last_offset} follows offset"
-                        f" {next_offset - 1}; offsets must increase"
-                    )
+            problem = order_problem(batch, next_offset)
+            if problem is not None and last is not None and has_jumped(last[1], batch, before):
+                first, following = (first_known_offset(each) for each in (last[1], batch))
+                problem = jump_problem(first, last[1].last_offset, before, following)
+                dump.find(f"position {last[0]}: {problem}")
+                next_offset = before
+            elif problem is not None:
+                dump.find(f"position {position}: {problem}")
             yield from rows_of(dump, position, batch, is_valid)
             before, last = max(dump.base_offset, next_offset), (position, batch)
             end, next_offset = position + batch.size_bytes, batch.next_offset

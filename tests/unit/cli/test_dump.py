@@ -189,7 +189,26 @@ def test_batches_with_decreasing_offsets_are_reported(flights: Cli, tmp_path: Pa
     path.write_bytes(bytes(first) + bytes(second))
     result = flights.run("dump", str(path))
     assert result.code == 2
-    assert "offset 3 follows offset 7" in result.err
+    assert f"position {len(first)}: offset 3, expected 8 or more" in result.err
+
+
+@pytest.mark.parametrize(
+    ("base", "text"),
+    [
+        (8, "offsets 8 to 17, expected 10 or more"),
+        (14, "offsets 14 to 23, but offset 10 is expected, and the next batch begins with"),
+    ],
+)
+def test_overlapping_batches_are_reported(
+    flights: Cli, tmp_path: Path, base: int, text: str
+) -> None:
+    """A flipped bit in the base offset of the second batch, offsets 10 to 19, changed it."""
+    batches = [bytes(build_batch([at(NOW)] * 10, base_offset=each)) for each in (0, base, 20)]
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"".join(batches))
+    result = flights.run("dump", str(path))
+    assert f"position {len(batches[0])}: {text}" in result.err
+    assert (result.code, "1 finding in 1 file" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
