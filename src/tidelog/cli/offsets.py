@@ -1,5 +1,6 @@
 """`tidelog offsets` and `tidelog count`: look up offsets by time, and count records in a range."""
 
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from itertools import groupby
@@ -11,6 +12,7 @@ from tidelog.amounts import plural, verb
 from tidelog.arguments import KEYS_SHOWN, KeyOrder
 from tidelog.cli import output, times
 from tidelog.cli.count_keys import print_by_key, print_repeated
+from tidelog.cli.damage import UNREADABLE
 from tidelog.cli.missing import Limits, missing_notes
 from tidelog.cli.options import (
     Encoding,
@@ -130,6 +132,7 @@ class OffsetsOptions:
         "tidelog offsets flights --at '2013-02-08 12:00 America/New_York'",
         "tidelog offsets flights --at -6h --clock both",
         "tidelog offsets flights --at -6h --clock append -o json",
+        "tidelog offsets flights --at earliest --clock both",
         "tidelog offsets flights:0 --at latest --isolation read_committed",
         "tidelog offsets flights --at -6h --bootstrap broker:9092",
     ),
@@ -139,7 +142,10 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     """Find offsets by time, in each partition.
 
     The result is the first offset whose record has the time of --at or a later one, and the time of
-    that record. `tidelog read --during` prints the records in a time range.
+    that record. --at earliest finds the first offset, --at max the record with the largest time.
+    --at latest is the offset after the last record, so it has no time. `tidelog describe TOPIC`
+    shows the first and the last time of all partitions on both clocks. `tidelog read --during`
+    prints the records in a time range.
     """
     topic, number = parse_target(options.target)
     if options.isolation is IsolationLevel.READ_COMMITTED and options.at not in (EARLIEST, LATEST):
@@ -147,11 +153,6 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
             "--isolation read_committed is only for --at latest, because a lookup by time also"
             " finds records of open and aborted transactions; `tidelog read TOPIC:P --from TIME"
             " --isolation read_committed --limit 1` prints the first committed record"
-        )
-    clocks = options.clock.clocks
-    if options.at in (EARLIEST, LATEST, MAX) and len(clocks) > 1:
-        raise UsageProblem(
-            f"--clock both applies to a time, not to --at {options.at}; leave it out"
         )
     with open_topics(surroundings, options.place) as directory:
         names = chosen(topic, directory.partitions(topic), number)
@@ -283,8 +284,7 @@ def _matches(
 ) -> dict[TopicPartition, TimeMatch]:
     """Return the result for each partition; `time_ms` is None if `--at` is not a time."""
     if options.at == EARLIEST:
-        starts = directory.beginning_offsets(partitions)
-        return {p: _bound(starts[p]) for p in partitions}
+        return _first_records(directory, partitions, clock)
     if options.at == LATEST:
         ends = directory.end_offsets(partitions, isolation=options.isolation)
         return {p: _bound(ends[p]) for p in partitions}
@@ -295,6 +295,25 @@ def _matches(
         return {p: TimeMatch(largest[p], 0) for p in partitions}
     matches = directory.search_times(dict.fromkeys(partitions, time_ms), clock)
     return {p: matches[p] for p in partitions}
+
+
+def _first_records(
+    directory: "Directory | RemoteDirectory", partitions: list[TopicPartition], clock: ClockName
+) -> dict[TopicPartition, TimeMatch]:
+    """Return each partition's first offset, with the time of the record that has this offset.
+
+    Without such a record, or if it can't be read or its time is unknown, there is no time.
+    """
+    starts = directory.beginning_offsets(partitions)
+    firsts: dict[TopicPartition, OffsetAndTimestamp | None] = dict.fromkeys(partitions)
+    with suppress(*UNREADABLE):
+        matches = directory.search_times(dict.fromkeys(partitions, 0), clock)
+        firsts = {name: match.hit for name, match in matches.items()}
+    both = {name: (starts[name], firsts[name]) for name in partitions}
+    return {
+        name: TimeMatch(first, 0) if first and first.offset == start else _bound(start)
+        for name, (start, first) in both.items()
+    }
 
 
 def _last_appended(

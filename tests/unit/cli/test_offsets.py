@@ -31,7 +31,8 @@ def two(cli: Cli) -> Cli:
         (("--at", str(NOW), "--clock", "append"), 0, NOW),
         (("--at", str(NOW + 1), "--clock", "append"), 1, NOW + HOUR),
         (("--at", "max"), 1, NOW),
-        (("--at", "earliest"), 0, None),
+        (("--at", "earliest"), 0, NOW - 3 * HOUR),
+        (("--at", "earliest", "--clock", "append"), 0, NOW),
         (("--at", "latest"), 2, None),
     ],
 )
@@ -156,11 +157,33 @@ def test_brokers_without_append_times_still_have_the_offsets_on_the_record_clock
     assert objects == [one for one in of_both if one["clock"] == "record"]
 
 
-@pytest.mark.parametrize("at", ["earliest", "latest", "max"])
-def test_both_clocks_are_refused_without_a_time(two: Cli, at: str) -> None:
-    result = two.run("offsets", "flights", "--at", at, "--clock", "both")
-    assert result.code == 3
-    assert f"--clock both applies to a time, not to --at {at}" in result.err
+@pytest.mark.parametrize(
+    ("at", "hits", "empty"),
+    [
+        ("earliest", [(0, NOW - 3 * HOUR), (0, NOW)], (0, None)),
+        ("latest", [(2, None), (2, None)], (0, None)),
+        ("max", [(1, NOW), (1, NOW + HOUR)], (None, None)),
+    ],
+)
+def test_the_first_and_the_last_record_have_their_times_on_both_clocks(
+    two: Cli, at: str, hits: list[tuple[int, int | None]], empty: tuple[int | None, None]
+) -> None:
+    words = ("offsets", "flights", "--at", at, "--clock", "both", "-o", "json")
+    with tidelog.broker(str(two.data)) as broker:
+        remote = two.ok(*words, "--bootstrap", broker.bootstrap_servers).objects
+    objects = two.ok(*words).objects
+    for rows in (objects, remote):
+        assert [row["clock"] for row in rows] == ["record", "append"] * 2
+        assert [(row["offset"], row["time_ms"]) for row in rows] == [*hits, empty, empty]
+
+
+def test_the_first_offset_has_no_time_if_its_record_is_gone(cli: Cli) -> None:
+    cli.ok("create", "flights", "--config", "cleanup.policy=compact")
+    cli.append(at(NOW, b"k"), at(NOW + 1, b"k"))
+    cli.ok("compact", "flights", "--roll")
+    first = ("offsets", "flights", "--at", "earliest", "-o", "json")
+    (row,) = cli.ok(*first).objects
+    assert (row["offset"], row["time_ms"]) == (0, None)
 
 
 def test_records_without_an_append_time_are_reported_beside_both_clocks(two: Cli) -> None:
