@@ -317,7 +317,8 @@ class Scan(ArrowSource):
         several times, so that the call needs at most some 700 MB of memory more than a plain read.
 
         Args:
-            limit: Maximum number of keys in the result.
+            limit: Maximum number of keys in the result, which also has the count of the records
+                without a key.
             order_by: `bytes` or `records`.
 
         Raises:

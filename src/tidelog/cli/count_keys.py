@@ -85,12 +85,8 @@ def _keyed(counts: "KeyCounts") -> "list[KeyCount]":
 
 def _others_text(counts: "KeyCounts") -> str:
     """Return words for the keys that are not shown; empty if all are shown."""
-    keyed = _keyed(counts)
-    others = counts.keys - len(keyed)
-    texts = [plural(others, "other key")] if others else []
-    if counts.without_key and len(keyed) == len(counts.counts):
-        texts.append(output.NULL)
-    return ", ".join(texts)
+    others = counts.keys - len(_keyed(counts))
+    return plural(others, "other key") if others else ""
 
 
 # Maximum number of characters of a key in a sentence. The table shows more of the key.

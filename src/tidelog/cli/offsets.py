@@ -396,7 +396,8 @@ class CountOptions:
         "-n",
         type=click.IntRange(min=1),
         metavar="N",
-        help=f"With --by key or --repeated: maximum number of lines. Default: {KEYS_SHOWN}.",
+        help="With --by key or --repeated: maximum number of keys or records. Records without a key"
+        f" have a line of their own. Default: {KEYS_SHOWN}.",
     )
     key_as: Encoding = declared_by(key_as_option)
     isolation: IsolationLevel = declared_by(isolation_option)

@@ -121,7 +121,8 @@ class KeyCounts:
     """The keys with most bytes or most records, and totals over all keys.
 
     Attributes:
-        counts: The keys with most bytes or most records, in descending order.
+        counts: The keys with most bytes or most records, in descending order. If there are records
+            without a key, one further item is their count.
         keys: Number of all keys; the records without a key do not count as a key.
         records: Number of all records.
         size_bytes: Sum of the sizes of the keys and values of all records, uncompressed.
@@ -246,13 +247,15 @@ def time_columns(source: "RecordSource") -> tuple[str, ...]:
 def count_keys(records: Records, *, limit: int, order: KeyOrder) -> KeyCounts:
     """Return the `limit` keys with most bytes or most records (`order`), and totals over all keys.
 
+    The count of the records without a key is not limited.
+
     Raises:
         OffsetsGone: Records were compacted or deleted meanwhile.
         The errors of `tidelog.scan.read`.
     """
     digests = _Digests(records, ("key",))
-    best = _no_groups()
-    keys = total = size_bytes = without_key = 0
+    best = keyless = _no_groups()
+    keys = total = size_bytes = 0
     shares = [ALL_KEYS]
     while shares:
         groups = _Groups(shares.pop())
@@ -262,11 +265,13 @@ def count_keys(records: Records, *, limit: int, order: KeyOrder) -> KeyCounts:
         shares += groups.left
         counts = _longs(whole, "records")
         is_keyless = (_longs(whole, "low") == _NO_KEY) & (_longs(whole, "high") == _NO_KEY)
-        without_key += int(counts[is_keyless].sum())
-        keys += len(whole) - int(is_keyless.sum())
         total += int(counts.sum())
         size_bytes += int(_longs(whole, "size_bytes").sum())
-        best = _largest([best, whole], order, limit)
+        keyless = pa.concat_tables([keyless, whole.filter(pa.array(is_keyless))])
+        keyed = whole.filter(pa.array(~is_keyless))
+        keys += len(keyed)
+        best = _largest([best, keyed], order, limit)
+    best = _largest([best, keyless], order, limit + 1)
     return KeyCounts(
         counts=tuple(
             KeyCount(
@@ -280,7 +285,7 @@ def count_keys(records: Records, *, limit: int, order: KeyOrder) -> KeyCounts:
         keys=keys,
         records=total,
         size_bytes=size_bytes,
-        without_key=without_key,
+        without_key=int(_longs(keyless, "records").sum()),
     )
 
 

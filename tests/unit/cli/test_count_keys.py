@@ -93,12 +93,19 @@ def test_the_last_line_tells_keys_from_records_without_a_key(cli: Cli) -> None:
     cli.append(*[NewRecord(value=b"v" * 9, timestamp=NOW)] * 2)
     cli.append(*(NewRecord(key=b"k%d" % n, value=b"v", timestamp=NOW) for n in range(3)))
     lines = cli.ok("count", "flights", "--by", "key", "-n", "1").lines
-    assert lines[0] == "3 keys; 2 records have no key; flights has 5 records"
-    assert lines[-1].startswith("... 3 other keys  ")
+    assert lines[0] == (
+        "1 of 3 keys (k0) has 11% of the bytes; 2 records have no key; flights has 5 records"
+    )
+    assert [line.split()[0] for line in lines[2:]] == ["(null)", "k0", "..."]
+    assert lines[-1].startswith("... 2 other keys  ")
     few = ("count", "flights", "--by", "key")
     cli.append(*(NewRecord(key=b"k%d" % n, value=b"v" * 99, timestamp=NOW) for n in range(3)))
-    assert cli.ok(*few, "-n", "2").lines[-1].startswith("... 1 other key, (null)  ")
-    assert cli.ok(*few, "-n", "3").lines[-1].startswith("... (null)  ")
+    two = cli.ok(*few, "-n", "2").lines
+    assert [line.split()[0] for line in two[2:]] == ["k0", "k1", "(null)", "..."]
+    assert two[-1].startswith("... 1 other key  ")
+    assert cli.ok(*few, "-n", "3").lines[-1].startswith("(null)  ")
+    rows = cli.ok(*few, "-n", "1", "-o", "json").objects
+    assert [row["key"] for row in rows] == ["k0", None]
 
 
 def test_keys_without_any_byte_have_no_share(cli: Cli) -> None:
