@@ -51,6 +51,7 @@ from tidelog.types import HOUR_MS, INT64_MAX, ClockName
 if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.scan.latency import LateRecord, TopicLatency, TopicLateness
+    from tidelog.scan.latency_loads import Load
     from tidelog.scan.split import ScanStats
     from tidelog.types import TopicPartition
 
@@ -168,7 +169,7 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     """
     from tidelog.scan.latency import latest_records, whole_hours
     from tidelog.scan.latency_loads import find_load, narrowed
-    from tidelog.scan.latency_verdict import load_line, parts_of
+    from tidelog.scan.latency_verdict import load_line
 
     is_late, show = options.late or bool(options.delays), _shown(options)
     _refuse_contradictions(options, show, is_late=is_late)
@@ -206,8 +207,7 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
             verdict = load_line(topic, load, options.zone)
         else:
             verdict = _verdict(directory, topic, partitions, measured.by_hour, options.zone)
-        parts = parts_of(topic, measured.total, load)
-        _print_latency(surroundings, options, topic, verdict, measured, parts, rows, by, records)
+        _print_latency(surroundings, options, topic, verdict, measured, load, rows, by, records)
         note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
 
 
@@ -456,17 +456,17 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     topic: str,
     verdict: str,
     measured: "TopicLatency",
-    parts: "list[tuple[str, LatencyHistogram]]",
+    load: "Load | None",
     rows: list[LatencyRow],
     by: CalendarUnit | None,
     records: "list[LateRecord]",
 ) -> None:
-    from tidelog.scan.latency_verdict import worst_line
+    from tidelog.scan.latency_verdict import parts_of, worst_line
 
     kind, show = options.kind, _shown(options)
     output.print_verdict(surroundings, verdict, kind)
     if options.by not in (None, CalendarUnit.HOUR):
-        line = worst_line(topic, measured.by_unit, options.zone, options.by)
+        line = worst_line(topic, measured.by_unit, options.zone, options.by, load)
         if line:
             output.print_verdict(surroundings, line, kind)
     if show is LatencyShow.HOURS:
@@ -480,10 +480,9 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
             surroundings, _RECORDS, cells, kind, zone=options.zone, total=measured.total.count
         )
     else:
-        is_exact = kind is not Format.TABLE
-        columns, rows_of_topics = topic_table(
-            [(topic, measured.total)] if is_exact else parts, is_exact=is_exact
-        )
+        is_exact, total = kind is not Format.TABLE, measured.total
+        parts = [(topic, total)] if is_exact else parts_of(topic, total, load)
+        columns, rows_of_topics = topic_table(parts, is_exact=is_exact)
         output.print_rows(surroundings, columns, rows_of_topics, kind)
     if measured.without:
         number, lack = plural(measured.without, "record"), verb(measured.without, "lacks", "lack")

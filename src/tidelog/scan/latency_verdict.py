@@ -1,6 +1,7 @@
 """One-sentence summaries of latency and lateness, for commands and below the title of a page."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from math import ceil
 from typing import Final
 
@@ -9,7 +10,8 @@ from tidelog.scan.latency import TopicLateness
 from tidelog.scan.latency_loads import Load
 from tidelog.storage.clocks.latency import LOST_SHARES, RELATIVE_ERROR, LatencyHistogram
 from tidelog.timespec import time_text
-from tidelog.timespec.calendar import CalendarUnit
+from tidelog.timespec.calendar import CalendarUnit, unit_start
+from tidelog.timespec.zones import zone_of
 from tidelog.types import HOUR_MS, INT64_MAX, MINUTE_MS
 
 # Steps in ms to which printed percentiles are rounded, the largest first.
@@ -63,26 +65,39 @@ def _latency_text(records: LatencyHistogram, worst: tuple[int, int], zone: str |
 
 
 def worst_line(
-    name: str, by_unit: Mapping[int, LatencyHistogram], zone: str | None, unit: CalendarUnit
+    name: str,
+    by_unit: Mapping[int, LatencyHistogram],
+    zone: str | None,
+    unit: CalendarUnit,
+    load: Load | None = None,
 ) -> str:
     """Return a line on the unit with the largest P99; "" if there is only one unit, or no P99 > 0.
+
+    Units with records of a bulk load are left out, because `load_line` does not count the load.
 
     Args:
         name: Name of the topic.
         by_unit: Latencies by the first ms of each unit.
         zone: Name of the time zone of the units; None for UTC.
         unit: Day, week or month.
+        load: The bulk load; None if there is none.
     """
-    worst = max(by_unit.items(), key=lambda item: severity(item[1]), default=None)
+    units, outside = dict(by_unit), ""
+    if load is not None and load.worst is not None:
+        ends = load.start_ms, load.end_ms - 1
+        first_ms, last_ms = (unit_start(ms, unit, zone_of(zone) or UTC) for ms in ends)
+        units = {ms: one for ms, one in units.items() if not first_ms <= ms <= last_ms}
+        outside = f" outside the {unit}{'' if first_ms == last_ms else 's'} of the bulk load"
+    worst = max(units.items(), key=lambda item: severity(item[1]), default=None)
     ms = None if worst is None else shown_percentiles(worst[1], (99,))[0]
-    if worst is None or ms is None or ms <= 0 or len(by_unit) == 1:
+    if worst is None or ms is None or ms <= 0 or len(units) == 1:
         return ""
     start_ms, histogram = worst
     # A day, week or month with 1970-01-01 can begin before 1970, but printed times begin in 1970.
     date = time_text(max(start_ms, 0), zone).split(" ")[0]
     began = f"is {date}" if unit is CalendarUnit.DAY else f"began on {date}"
     latency = f"{duration_text(ms / 1000)}, {plural(histogram.count, 'record')}"
-    return f"{name}: the {unit} with the largest P99 {began} ({zone or 'UTC'}): {latency}"
+    return f"{name}: the {unit} with the largest P99{outside} {began} ({zone or 'UTC'}): {latency}"
 
 
 def load_line(name: str, load: Load, zone: str | None) -> str:

@@ -425,11 +425,18 @@ class TestLatency:
         assert line in topic.ok("latency", "flights", "-o", "json").err
         lines = topic.ok("latency", "flights", "--by", "day").lines
         assert lines[0] == line
-        assert lines[1].startswith("flights: the day with the largest P99 is 2023-11-15 (UTC): ")
+        assert lines[1].startswith("APPEND TIME"), "the load's day is not the worst one"
         hours = topic.ok("latency", "flights", "--show", "hours", "--from", "-1h").lines
         assert hours[0] == (
             "flights: all 120 records are a bulk load appended from 2023-11-15 01:13:00 to 01:14:00"
             " (UTC), up to 120d3h after their create time"
+        )
+        topic.clock.advance(24 * HOUR)
+        topic.append(at(topic.clock.now_ms() - 2 * HOUR))
+        lines = topic.ok("latency", "flights", "--by", "day").lines
+        assert lines[1] == (
+            "flights: the day with the largest P99 outside the day of the bulk load is 2023-11-16"
+            " (UTC): 2h, 1 record"
         )
 
     def test_the_worst_latency_beside_a_bulk_load_has_its_hour(

@@ -1,5 +1,6 @@
 """The sentence about latency: for none, one and many records, and for clocks that were ahead."""
 
+from dataclasses import replace
 from datetime import UTC
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tidelog.cli.jobs.latency import page
 from tidelog.jobs.latency.tables import LatencyResult, TopicTimes, latencies_verdict, topic_verdict
 from tidelog.scan.latency import TopicLateness, by_unit
-from tidelog.scan.latency_loads import slowest_span
+from tidelog.scan.latency_loads import Load, slowest_span
 from tidelog.scan.latency_verdict import (
     latency_verdict,
     lateness_verdict,
@@ -17,7 +18,8 @@ from tidelog.scan.latency_verdict import (
     worst_line,
 )
 from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram
-from tidelog.timespec.calendar import CalendarUnit
+from tidelog.timespec.calendar import CalendarUnit, unit_start
+from tidelog.timespec.zones import zone_of
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -160,6 +162,32 @@ def test_the_worst_week_can_begin_before_1970() -> None:
     units = {-3 * 24 * HOUR_MS: histogram(60_000), 4 * 24 * HOUR_MS: histogram(1_000)}
     line = worst_line("t", units, None, CalendarUnit.WEEK)
     assert line == "t: the week with the largest P99 began on 1970-01-01 (UTC): 1m, 1 record"
+
+
+@pytest.mark.parametrize(
+    ("hours", "zone", "words"),
+    [
+        ((23, 24), None, "outside the day of the bulk load is 1970-01-02"),
+        ((23, 24), "Asia/Kolkata", "outside the day of the bulk load is 1970-01-01"),
+        ((23, 25), None, "outside the days of the bulk load is 1970-01-03"),
+    ],
+)
+def test_the_worst_day_is_not_that_of_the_bulk_load(
+    hours: tuple[int, int], zone: str | None, words: str
+) -> None:
+    starts = [unit_start(n * DAY_MS, CalendarUnit.DAY, zone_of(zone) or UTC) for n in range(4)]
+    units = {start: histogram(9_000 - n * 1_000) for n, start in enumerate(starts)}
+    load = Load(
+        start_ms=hours[0] * HOUR_MS,
+        end_ms=hours[1] * HOUR_MS,
+        share=0.9,
+        records=histogram(9 * DAY_MS),
+        others=histogram(1_000),
+        worst=HOUR,
+    )
+    assert words in worst_line("t", units, zone, CalendarUnit.DAY, load)
+    only_load = replace(load, worst=None)
+    assert "bulk load" not in worst_line("t", units, zone, CalendarUnit.DAY, only_load)
 
 
 def test_units_far_apart_can_be_grouped() -> None:
