@@ -12,7 +12,7 @@ from tidelog.amounts import offsets_text
 from tidelog.errors import CorruptIndex, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
-from tidelog.record.header import CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
+from tidelog.record.header import CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_2, MAGIC_AT
 from tidelog.storage import log_files
 from tidelog.storage.checks.findings import (
     REPAIR_COMMAND,
@@ -154,7 +154,7 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
     flipped = _flipped_bit(zone, content, context)
     if flipped is not None:
         position, bit, start = flipped
-        offset = _offset_in_header(zone, content, flipped)
+        offset = int.from_bytes(_header(zone, content, flipped)[:LENGTH_AT], "big")
         field = next(name for end, name in _OUTSIDE if position - start < end)
         damage = (
             f"bit {bit} was flipped in the {field} of the batch at position {start}; the batch's"
@@ -177,13 +177,12 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
     yield Finding(facts.path, damage, remedy, position=position, offset=offset)
 
 
-def _offset_in_header(zone: Zone, content: bytes, flipped: tuple[int, int, int]) -> int:
-    """Return the offset in a batch's header, after restoring the bit that `_flipped_bit` found."""
+def _header(zone: Zone, content: bytes, flipped: tuple[int, int, int]) -> bytes:
+    """Return a batch's header up to its magic, with the bit of `_flipped_bit` flipped back."""
     position, bit, start = flipped
     restored = bytearray(content)
     restored[position - zone.position] ^= 1 << bit
-    at = start - zone.position
-    return int.from_bytes(restored[at : at + LENGTH_AT], "big")
+    return bytes(restored[start - zone.position :][:CRC_AT])
 
 
 def _flipped_bit(
@@ -201,7 +200,12 @@ def _flipped_bit(
     starts = {*context.facts.positions_in(zone.position, zone.end_position)}
     starts |= {start for start, _ in context.damaged if zone.position <= start < zone.end_position}
     start = max((each for each in starts if each <= position), default=None)
-    return None if start is None or position - start >= CRC_AT else (position, bit, start)
+    if start is None:
+        return None
+    found = position, bit, start
+    is_old = _header(zone, content, found)[MAGIC_AT:] < bytes([MAGIC_2])
+    # In the old formats, the checksum follows the length, and covers all bytes after it.
+    return found if position - start < (LEADER_EPOCH_AT if is_old else CRC_AT) else None
 
 
 def _check_bounds(

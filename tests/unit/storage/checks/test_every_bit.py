@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from tests.worlds.directories.logs import PATH
+from tests.faults import seeded_env
+from tests.worlds.directories.logs import PATH, WRITABLE, new_records
 from tests.worlds.directories.sick import (
     PARTITION,
     BytesFileSystem,
@@ -17,6 +18,8 @@ from tests.worlds.directories.sick import (
     look,
     mend,
 )
+from tests.worlds.records.legacy_sets import build_legacy_set
+from tests.worlds.records.samples import T0
 
 from tidelog.record.header import CRC_AT
 from tidelog.storage import log_files
@@ -26,7 +29,8 @@ from tidelog.storage.checks.log_check import LogReplay
 from tidelog.storage.checks.partition_check import SegmentCheck
 from tidelog.storage.checks.zone_map_check import ZoneMapContext, changed_zones
 from tidelog.storage.clocks.zone_map import ZoneMap
-from tidelog.types import TopicPartition
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.types import Codec, TopicPartition
 
 PADDING = bytes(range(256)) * 5
 SIDECARS = [suffix for suffix in log_files.SEGMENT_SUFFIXES if suffix != log_files.LOG_SUFFIX]
@@ -162,3 +166,33 @@ def test_the_bit_that_was_flipped_is_named(partition: CheckedPartition) -> None:
             )
     finally:
         contents[path] = sound
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_flipped_bit_of_an_old_format_is_not_named_by_fields_of_the_new_format(
+    codec: Codec,
+) -> None:
+    """The checksum of a message of format 1 covers its bytes from the magic on."""
+    env = seeded_env(3)
+    with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+        directory.create_topic("t")
+        log = directory.log("t", 0)
+        for base in (0, 3, 6):
+            data = build_legacy_set(new_records([T0] * 3), magic=1, codec=codec, base_offset=base)
+            log.follower.append(data)
+        log.roll()
+    mend(env)
+    path = path_of(log_files.LOG_SUFFIX)
+    sound = bytes(BytesFileSystem.copy_of(env.files, PATH).contents[path])
+    start = len(sound) // 3
+    for at, is_named in ((7, True), (9, True), (12, False), (15, False), (16, False)):
+        copied = BytesFileSystem.copy_of(env.files, PATH)
+        changed = bytearray(sound)
+        changed[start + at] ^= 1 << 5
+        copied.contents[path] = bytes(changed)
+        check = DirectoryCheck(copied, PATH, clock=env.clock)  # type: ignore[arg-type] # it is only read
+        check.load()
+        found = [each for each in check.findings() if each.counts and each.path == path]
+        assert [each.position for each in found if "flipped" not in each.damage] == [start]
+        named = [each.position for each in found if "flipped" in each.damage]
+        assert named == ([start + at] if is_named else [])
