@@ -515,6 +515,10 @@ class Directory(FrontDoor):
             for record in now.reader(topic, name.partition).timed_records(isolation):
                 yield name, record
 
+    def _knows_partitions(self, topic: str) -> bool:
+        # of another program's topic, a directory may have only some partitions
+        return not self.topic(topic).foreign
+
     def _checked_partitions(self, topic: str) -> list[TopicPartition]:
         from tidelog.scan.plan import checked_partitions
 

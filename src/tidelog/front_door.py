@@ -168,6 +168,10 @@ class FrontDoor(Closing):
         """Return a topic's partitions; raises MissingFile if one of them has lost its directory."""
         return self.partitions(topic)
 
+    def _knows_partitions(self, topic: str) -> bool:  # noqa: ARG002 - a cluster knows all of them
+        """Return whether the number of a topic's partitions is known."""
+        return True
+
     @property
     @abstractmethod
     def source(self) -> "RecordSource":
@@ -603,8 +607,8 @@ class FrontDoor(Closing):
             after: The later time, inclusive; None for the whole log.
             key: Only this key; text is encoded as UTF-8. All keys if None. If a key of a whole
                 topic is given, `refuse` applies only to the partition to which Kafka's default
-                partitioner sends the key, and to partitions in which the key has changed. If the
-                partition numbers of a directory have gaps, the number of partitions is unknown, so
+                partitioner sends the key, and to partitions in which the key has changed. If
+                another program created a directory's topic, the number of partitions is unknown, so
                 `refuse` applies to all partitions.
             clock: Clock of `before` and `after`: `record` or `append`.
             inexact: `refuse` or `mark`, as in `table`.
@@ -620,7 +624,7 @@ class FrontDoor(Closing):
         chosen, home = bytes_of("key", key), None
         if chosen is not None and isinstance(topic, str):
             names = self.partitions(topic)
-            if names[-1].partition == len(names) - 1:  # else their number is unknown
+            if self._knows_partitions(topic) and names[-1].partition == len(names) - 1:
                 home = names[partition_of(chosen, len(names))]
         return Diff(
             source=self.source,
