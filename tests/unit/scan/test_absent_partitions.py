@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 
 import pytest
 from tests.worlds.waiting import PATIENCE_S
@@ -16,12 +16,12 @@ from tidelog import scan
 from tidelog.directory import Directory
 from tidelog.env import DirEntry, FileSystem, os_env
 from tidelog.env.layers import LayeredFiles
-from tidelog.errors import MissingFile, UnknownTopic
+from tidelog.errors import InvalidPartitions, MissingFile, UnknownTopic
 from tidelog.scan.latency import latency, lateness
 from tidelog.scan.plan import checked_partitions
-from tidelog.storage.checks import DirectoryCheck
+from tidelog.storage.checks import DirectoryCheck, Selection, Severity
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.files import TOPICS_FILE
+from tidelog.storage.files import PARTITION_METADATA_FILE, TOPICS_FILE
 from tidelog.types import NewRecord, TopicPartition
 
 _READS: dict[str, Callable[[Directory], object]] = {
@@ -225,6 +225,46 @@ def test_a_stray_directory_beside_a_topic_changes_no_read_and_is_reported(path: 
     assert stray.damage == "topic t has partitions 0 to 2, and this directory has no records"
     assert stray.remedy == "remove it"
     assert (path / "t-5").exists()
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_stray_directory_with_records_is_reported_and_never_becomes_a_partition(
+    path: Path, caplog: pytest.LogCaptureFixture, *, has_id: bool
+) -> None:
+    copytree(path / "t-0", path / "t-1")
+    copytree(path / "t-0", path / "t-5")
+    if not has_id:
+        (path / "t-5" / PARTITION_METADATA_FILE).unlink()
+    kind = "the topic's id" if has_id else "no topic id"
+    text = (
+        f"t-5 is ignored: topic t has 3 partitions, and this directory has records and {kind};"
+        " move it out of the directory of topics; its records are not read"
+    )
+    for name, read in _READS.items():
+        caplog.clear()
+        with tidelog.open(path) as log:
+            read(log)
+        assert any(text in line for line in caplog.messages), name
+    for entry in (None, TopicPartition("t", 5)):
+        check = DirectoryCheck(os_env().files, str(path), clock=os_env().clock)
+        check.selection = Selection() if entry is None else Selection("t")
+        found = [*check.load(), *check.findings()]
+        (stray,) = [one for one in found if one.path == str(path / "t-5")]
+        assert stray.severity is Severity.WARNING
+        assert stray.damage == (
+            f"topic t has partitions 0 to 2, and this directory has records and {kind}"
+        )
+        assert stray.remedy == "move it out of the directory of topics; its records are not read"
+    with tidelog.open(path, writable=True) as log:
+        assert any(text in line for line in log.reports)
+        assert log.topic("t").partitions == 3
+        for count in (5, 6, 7):
+            with pytest.raises(InvalidPartitions, match=f"t-5 is not a partition .*{kind}"):
+                log.add_partitions("t", count)
+        log.add_partitions("t", 4)
+    with tidelog.open(path, writable=True) as log:
+        assert log.topic("t").partitions == 4
+    assert (path / "t-5" / f"{0:020}.log").stat().st_size
 
 
 def test_doctor_does_not_wait_for_partitions_that_are_missing_for_long(path: Path) -> None:

@@ -4,18 +4,33 @@ import asyncio
 import errno
 import logging
 import threading
+from collections.abc import Awaitable
 from pathlib import Path
+from shutil import copytree
+from uuid import UUID
 
 import pytest
 from tests.faults.hooked import HookedDisk
-from tests.worlds.brokers.running import node_fixture
+from tests.worlds.brokers.running import node_fixture, opened_node
 from tests.worlds.waiting import PATIENCE_S
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure, UnknownTopic
+from tidelog.protocol.messages import CREATE_PARTITIONS, CREATE_TOPICS
+from tidelog.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from tidelog.server.api import topic_changes
-from tidelog.server.api.node import Node
+from tidelog.server.api.context import LargeResponse, RequestContext
+from tidelog.server.api.node import ClientInfo, Node
+from tidelog.server.api.topics import create_partitions, create_topics
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.files import TOPICS_FILE
+from tidelog.storage.text_files import write_partition_metadata
 from tidelog.types import NewRecord
 
 node = node_fixture(has_disk=True)
@@ -251,3 +266,50 @@ def test_saved_settings_apply_if_the_caller_is_cancelled(node: Node, disk: Hooke
         return log.context.config.max_message_bytes
 
     assert asyncio.run(story()) == 200
+
+
+@pytest.mark.parametrize("is_trial", [True, False])
+def test_a_topic_never_gets_the_records_of_a_stray_directory(
+    tmp_path: Path, *, is_trial: bool
+) -> None:
+    stray = tmp_path / "t-5"
+    with opened_node(tmp_path) as node:
+        asyncio.run(topic_changes.create(node, "t", 3))
+    copytree(tmp_path / "t-0", stray)
+    (stray / f"{0:020}.log").write_bytes(b"records")
+    stray_id = UUID(int=2**99)
+
+    async def refused(node: Node, count: int) -> tuple[int, str | None]:
+        more = [CreatePartitionsTopic(name="t", count=count)]
+        growth = CreatePartitionsRequest(topics=more, timeout_ms=1000, validate_only=is_trial)
+        context = RequestContext(node, CREATE_PARTITIONS, 3, "test", ClientInfo(1, "test"))
+        (grown,) = (await create_partitions(context, growth)).results
+        return grown.error_code, grown.error_message
+
+    with opened_node(tmp_path) as node:
+        for count in (5, 6):
+            code, message = asyncio.run(refused(node, count))
+            assert code == ErrorCode.INVALID_PARTITIONS
+            assert message is not None
+            assert "t-5 is not a partition of topic t, but has records" in message
+        info = node.topics.find("t")
+        assert info is not None
+        assert info.partitions == 3
+        write_partition_metadata(node.env.files, str(stray), stray_id)
+        asyncio.run(topic_changes.delete(node, "t"))
+        new = [CreatableTopic(name="t", num_partitions=6, replication_factor=1)]
+        creation = CreateTopicsRequest(topics=new, timeout_ms=1000, validate_only=is_trial)
+        context = RequestContext(node, CREATE_TOPICS, 7, "test", ClientInfo(1, "test"))
+        response = asyncio.run(_answer(create_topics(context, creation)))
+        (created,) = response.topics
+        assert created.error_code == ErrorCode.INVALID_PARTITIONS
+        assert node.topics.find("t") is None
+    assert (stray / f"{0:020}.log").read_bytes() == b"records"
+
+
+async def _answer(
+    response: Awaitable[CreateTopicsResponse | LargeResponse],
+) -> CreateTopicsResponse:
+    answered = await response
+    assert isinstance(answered, CreateTopicsResponse)
+    return answered

@@ -32,11 +32,13 @@ from tidelog.storage.directory.topic_registry import (
     absent_numbers,
     decode_topics,
     encode_topics,
+    find_strays,
     find_topics,
     read_topics,
 )
 from tidelog.storage.files import TOPICS_FILE, decode_topic_id, encode_topic_id, write_atomically
 from tidelog.storage.text_files import read_partition_metadata, write_partition_metadata
+from tidelog.types import TopicPartition
 
 ID_A = uuid.UUID("11111111-2222-4333-8444-555555555555")
 ID_B = uuid.UUID("aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee")
@@ -258,8 +260,17 @@ def test_registered_topic_keeps_its_settings_beside_its_directories(
 
 def test_partitions_that_kafka_added_count(disk: DamageFileSystem) -> None:
     write_text(disk, entry_text(partitions=1))
-    add_partition(disk, "flights-4", ID_A)
-    assert find_topics(disk, ROOT)[0]["flights"].partitions == 5
+    for number in (4, 3, 1):
+        add_partition(disk, f"flights-{number}", ID_A)
+    assert find_topics(disk, ROOT)[0]["flights"].present == (1,)
+    assert find_strays(disk, ROOT) == [
+        TopicPartition("flights", 3),
+        TopicPartition("flights", 4),
+    ]
+    add_partition(disk, "flights-2", ID_A)
+    info = find_topics(disk, ROOT)[0]["flights"]
+    assert (info.partitions, info.present) == (5, (1, 2, 3, 4))
+    assert find_strays(disk, ROOT) == []
 
 
 def test_topic_id_of_the_directories_wins_and_is_reported(disk: DamageFileSystem) -> None:
@@ -492,7 +503,7 @@ def test_a_stray_directory_is_neither_counted_nor_listed_by_the_next_write(
     if topic_id is None:
         assert grow(registry, "flights", 6).partitions == 6
     else:
-        with pytest.raises(InvalidPartitions, match="flights-5 differs from the id of topic"):
+        with pytest.raises(InvalidPartitions, match="flights-5 is not a partition of"):
             grow(registry, "flights", 6)
     assert disk.exists(f"{ROOT}/flights-5")
 

@@ -164,6 +164,7 @@ def _new_topic(node: Node, topic: CreatableTopic) -> NewTopic:
     assignments = [(each.partition_index, each.broker_ids) for each in topic.assignments]
     layout = Layout(topic.num_partitions, topic.replication_factor, assignments)
     count = count_of(layout, default=node.config.num_partitions, node_id=node.node_id)
+    node.log_dir.topic_admin.ensure_no_stray_among(topic.name, count)
     return NewTopic(topic.name, count, overrides)
 
 
@@ -318,6 +319,7 @@ def _ensure_growth(node: Node, topic: CreatePartitionsTopic) -> None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     brokers = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
     ensure_growth(topic.name, info.partitions, topic.count, brokers, node.node_id)
+    node.log_dir.topic_admin.ensure_no_stray_among(topic.name, topic.count)
     if topic.count - info.partitions > NEW_PARTITIONS_MAX:
         raise Refusal(
             ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."

@@ -53,9 +53,12 @@ from tidelog.storage.directory.broker_files import (
 from tidelog.storage.directory.open_partitions import NO_TOPIC_ID
 from tidelog.storage.directory.topic_admin import find_settled_topics
 from tidelog.storage.directory.topic_registry import (
+    STRAY_ADVICE,
     TopicInfo,
     absent_numbers,
     find_leftovers,
+    find_strays,
+    stray_problem,
     unknown_topic,
 )
 from tidelog.storage.files import TOPICS_FILE
@@ -304,7 +307,7 @@ class DirectoryCheck:
         except UnsupportedVersion as error:
             return [Finding(path, error.reason, "use the release that wrote it")]
         remedy = "compare it with the partitions' partition.metadata; the newer one is wrong"
-        return [warning(path, line, remedy) for line in notes if "topic id" in line]
+        return [warning(path, line, remedy) for line in notes if line.startswith("topic ")]
 
     def _partition_names(self) -> list[TopicPartition]:
         entries = self.fs.list_dir(self.path)
@@ -441,18 +444,19 @@ class DirectoryCheck:
         yield from self._check_strays()
 
     def _check_strays(self) -> Iterator[Finding]:
+        if not self._strays:
+            return
+        # A broker may have added partitions since `load` read the topics.
+        strays = set(find_strays(self.fs, self.path))
         for name in filter(self.selection.takes, self._strays):
-            path = f"{self.path}/{files.partition_dir_name(name)}"
-            count = partitions_text(self._topics[name.topic].partitions)
-            topic_id = self._own_id(path)
-            if topic_id == self._topics[name.topic].topic_id:
-                continue  # a broker has added the partition since `load` read the topics
-            if topic_id is None:
-                damage, remedy = "this directory has no records", "remove it"
-            else:
-                damage = "this directory has another topic id"
-                remedy = "move it out of the directory of topics; its records are not read"
-            yield warning(path, f"topic {name.topic} has {count}, and {damage}", remedy)
+            if name not in strays:
+                continue
+            path, info = f"{self.path}/{files.partition_dir_name(name)}", self._topics[name.topic]
+            problem = stray_problem(self.fs, self.path, name, info.topic_id)
+            damage = f"and this directory {problem or 'has no records'}"
+            remedy = STRAY_ADVICE if problem else "remove it"
+            count = partitions_text(info.partitions)
+            yield warning(path, f"topic {name.topic} has {count}, {damage}", remedy)
 
     def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:
         path = posixpath.join(self.path, name)

@@ -41,6 +41,7 @@ from tidelog.storage.directory.broker_files import read_stored_defaults
 from tidelog.storage.directory.offset_checkpoints import OffsetCheckpoints
 from tidelog.storage.directory.topic_registry import (
     PARTITION_COUNT_LIMIT,
+    STRAY_ADVICE,
     CreatedTopic,
     NewTopic,
     TopicInfo,
@@ -232,8 +233,11 @@ class TopicAdmin:
             with typed_reads(self._path):
                 self._defaults = self._read_defaults()
                 clock = self._context.env.clock
-                topics = find_settled_topics(self._fs, self._path, self._defaults, clock=clock)[0]
-            self._topics = topics
+                found = find_settled_topics(self._fs, self._path, self._defaults, clock=clock)
+            for line in found[1]:
+                if line.endswith(STRAY_ADVICE):
+                    self._context.report(line)
+            self._topics = found[0]
         return self._topics
 
     def refresh(self) -> None:
@@ -328,6 +332,16 @@ class TopicAdmin:
             self._forget_writers(names)
             outcomes = self._registry.create(new, source=source, make=self._dirs.make)
         return self._typed(outcomes, [f"create topic {each.name}" for each in new])
+
+    def ensure_no_stray_among(self, name: str, partitions: int) -> None:
+        """Raise InvalidPartitions if `create` or `grow` would refuse so many partitions.
+
+        They refuse partitions whose directories have records that are not the topic's. In any
+        thread.
+        """
+        info = self._registry.topics.get(name)
+        topic_id = None if info is None else info.topic_id
+        self._registry.ensure_no_stray_among(name, partitions, topic_id)
 
     def _forget_writers(self, names: Iterable[str]) -> None:
         """Remove versions that external writers committed to deleted topics with these names."""

@@ -13,9 +13,10 @@ topic ids in the `partition.metadata` of the partition directories. These ids ta
 topic's id in the file: if the topic's directories have ids, but none of them is the id in the file,
 tidelog uses the id of the topic's first directory that has one.
 
-A partition directory whose number is not below the partition count in the file is a stray, with
-two exceptions: its `partition.metadata` has the topic's id (Kafka has added the partition), or it
-has records and no readable id. A stray is not counted, read, changed or removed; it is reported.
+A partition directory whose number is not below the partition count in the file is a stray, with one
+exception: Kafka has added the partition. This is assumed if all partitions between the count in the
+file and this partition have a directory, too, and each of these directories has the topic's id, or
+records and no readable id. A stray is not counted, read, changed or removed; it is reported.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
@@ -252,6 +253,14 @@ def find_topics(
     return contents.topics, contents.notes
 
 
+def find_strays(files: FileSystem, directory: str) -> list[TopicPartition]:
+    """Find directories that are not partitions of the topics in their names.
+
+    Raises the errors of `find_topics`.
+    """
+    return find_all(files, directory, None).strays
+
+
 def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
     """Find partitions of deleted topics whose directories still have their old names.
 
@@ -297,16 +306,18 @@ def find_all(
     strays = []
     for name, entry in entries.items():
         strays += _take_strays(files, directory, name, entry, present)
-    notes += [
-        f"{directory}/{partition_dir_name(stray)} is ignored: topic {stray.topic} has"
-        f" {plural(entries[stray.topic].partitions, 'partition')}, and this directory belongs to"
-        " another topic or has no records"
-        for stray in sorted(strays)
-    ]
     for name in sorted(entries.keys() | present.keys()):
         ids = _read_ids(files, directory, name, present[name], notes)
         config = _config_of(directory, name, entries.get(name), defaults)
         topics[name] = _merge(name, entries.get(name), present[name], ids, config, notes)
+    for stray in sorted(strays):
+        info = topics[stray.topic]
+        problem = stray_problem(files, directory, stray, info.topic_id)
+        notes.append(
+            f"{directory}/{partition_dir_name(stray)} is ignored: topic {stray.topic} has"
+            f" {plural(info.partitions, 'partition')}, and this directory"
+            f" {'has no records' if problem is None else f'{problem}; {STRAY_ADVICE}'}"
+        )
     return RegistryContents(topics, notes, text.deleted, leftovers, strays)
 
 
@@ -382,31 +393,53 @@ def _take_strays(
         return []
     listed = [number for number in numbers if number < entry.partitions]
     topic_ids = {entry.topic_id, *_read_ids(files, directory, name, listed, [])}
-    strays = [
-        TopicPartition(name, number)
-        for number in numbers[len(listed) :]
-        if _is_stray(files, directory, TopicPartition(name, number), topic_ids)
-    ]
-    taken = {stray.partition for stray in strays}
-    present[name] = tuple(number for number in numbers if number not in taken)
+    strays, end = [], entry.partitions
+    for number in numbers[len(listed) :]:
+        partition = TopicPartition(name, number)
+        if number == end and _is_added(files, directory, partition, topic_ids):
+            end += 1
+        else:
+            strays.append(partition)
+    present[name] = tuple(number for number in numbers if number < end)
     return strays
 
 
-def _is_stray(
+def _is_added(
     files: FileSystem, directory: str, partition: TopicPartition, topic_ids: Set[uuid.UUID]
 ) -> bool:
     topic_id = _read_id(files, directory, partition, [])
-    if topic_id is not None:
-        return topic_id not in topic_ids
+    return topic_id in topic_ids if topic_id else _has_records(files, directory, partition)
+
+
+def _has_records(files: FileSystem, directory: str, partition: TopicPartition) -> bool:
     path = posixpath.join(directory, partition_dir_name(partition))
     try:
-        return not any(
+        return any(
             item.name.endswith(LOG_SUFFIX) and files.stat(f"{path}/{item.name}").size
             for item in files.list_dir(path)
             if not item.is_dir
         )
     except FileNotFoundError:  # another process has removed or renamed it
-        return True
+        return False
+
+
+# Advice on a directory that is not a partition of the topic in its name, but may have records.
+STRAY_ADVICE: Final = "move it out of the directory of topics; its records are not read"
+
+
+def stray_problem(
+    files: FileSystem, directory: str, stray: TopicPartition, topic_id: uuid.UUID | None
+) -> str | None:
+    """Return what a stray has that must not become a part of the topic with this id.
+
+    Return None if the stray has neither records nor another topic's id.
+    """
+    own_id = _read_id(files, directory, stray, [])
+    if own_id is not None and own_id != topic_id:
+        return f"has another topic id, {encode_topic_id(own_id)}"
+    if not _has_records(files, directory, stray):
+        return None
+    return "has records and no topic id" if own_id is None else "has records and the topic's id"
 
 
 def find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple[int, ...]]:
@@ -649,7 +682,7 @@ class TopicRegistry:
             given=texts,
             config=TopicConfig.parse(new.config, broker=self._defaults)[0],
         )
-        self._ensure_no_stray_among(info)
+        self.ensure_no_stray_among(info.name, info.partitions, info.topic_id)
         names.take(new.name)
         return info, notes
 
@@ -768,9 +801,8 @@ class TopicRegistry:
             raise InvalidPartitions(
                 f"topic {name} already has {plural(info.partitions, 'partition')}"
             )
-        grown = replace(info, partitions=partitions)
-        self._ensure_no_stray_among(grown)
-        return grown
+        self.ensure_no_stray_among(name, partitions, info.topic_id)
+        return replace(info, partitions=partitions)
 
     def is_of_another(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
         """Return whether a directory is a stray whose topic id differs from `topic_id`."""
@@ -779,15 +811,22 @@ class TopicRegistry:
         own_id = _read_id(self._files, self._directory, partition, [])
         return own_id not in (None, topic_id)
 
-    def _ensure_no_stray_among(self, info: TopicInfo) -> None:
-        """Raise InvalidPartitions if a partition's directory has another topic's id."""
+    def ensure_no_stray_among(self, name: str, partitions: int, topic_id: uuid.UUID | None) -> None:
+        """Raise InvalidPartitions if a topic of this size would contain records of a stray.
+
+        The next opening would take a stray right after the last partition for a partition.
+        """
         for stray in self._strays:
-            is_among = stray.topic == info.name and stray.partition < info.partitions
-            if is_among and self.is_of_another(stray, info.topic_id):
+            if stray.topic != name or stray.partition > partitions:
+                continue
+            if stray.partition == partitions and self.is_of_another(stray, topic_id):
+                continue
+            problem = stray_problem(self._files, self._directory, stray, topic_id)
+            if problem is not None:
                 path = f"{self._directory}/{partition_dir_name(stray)}"
                 raise InvalidPartitions(
-                    f"the topic id in {path} differs from the id of topic {info.name}; move this"
-                    " directory out of the directory of topics first"
+                    f"{path} is not a partition of topic {name}, but {problem}; move it out of the"
+                    " directory of topics first"
                 )
 
     def _save_topics(

@@ -60,7 +60,8 @@ def test_primary_text_files_are_reported_and_left(
 
 
 @pytest.mark.parametrize(
-    ("topic_id", "says"), [(None, "has no records"), (UUID(int=2**99), "has another topic id")]
+    ("topic_id", "says"),
+    [(None, "has no records"), (UUID(int=2**99), "has another topic id, AAAACAAAAAAAAAAAAAAAAA")],
 )
 def test_a_directory_beyond_the_partition_count_is_a_warning(
     env: SeededEnv, topic_id: UUID | None, says: str
