@@ -12,6 +12,7 @@ from tidelog.amounts import offsets_text
 from tidelog.env import os_env
 from tidelog.errors import LostOffsets, OffsetsGone
 from tidelog.record.batch_walk import walk
+from tidelog.record.legacy import build_legacy_message
 from tidelog.storage.checks.directory_check import DirectoryCheck
 from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.repair import repair
@@ -110,6 +111,31 @@ def test_offsets_after_old_formats_are_lost_too(
     lose(tmp_path, 18)
     with pytest.raises(OffsetsGone, match="offsets 18 to 25"):
         read(str(tmp_path))
+    with tidelog.open(str(tmp_path)) as log, pytest.raises(OffsetsGone, match="offsets 18 to 25"):
+        log.offsets_at(TOPIC, 10)
+
+
+@pytest.mark.parametrize("attributes", [1, 7])
+def test_a_message_that_cannot_be_decompressed_hides_no_loss_from_a_search(
+    tmp_path: Path, attributes: int
+) -> None:
+    """The message's header has no count, so the other messages show whether there are gaps."""
+    with tidelog.open(str(tmp_path), writable=True) as log:
+        log.create_topic(TOPIC, config=DELETE)
+        for number in range(20):
+            records = [NewRecord(key=b"k%d" % key, value=b"v", timestamp=number) for key in (0, 1)]
+            old = build_legacy_set(records, magic=1, codec=Codec.GZIP)
+            log.log(TOPIC, 0).append_batches(old, AppendTerms(takes_legacy=True))
+            if number in (8, 12):
+                log.log(TOPIC, 0).roll()
+    path = tmp_path / f"{TOPIC}-0" / f"{0:020d}.log"
+    batches = [bytes(batch.view) for batch in walk(path.read_bytes())]
+    bad = build_legacy_message(None, b"junk", magic=1, offset=7, timestamp=3, attributes=attributes)
+    batches[3] = bytes(bad)
+    path.write_bytes(b"".join(batches))
+    with tidelog.open(str(tmp_path)) as log:
+        assert log.offsets_at(TOPIC, 10)
+    lose(tmp_path, 18)
     with tidelog.open(str(tmp_path)) as log, pytest.raises(OffsetsGone, match="offsets 18 to 25"):
         log.offsets_at(TOPIC, 10)
 

@@ -1,12 +1,13 @@
 """A finished segment, which maps or reads its files at first use."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from tidelog.env import is_remote
-from tidelog.errors import CorruptData, CorruptIndex
+from tidelog.errors import CorruptData, CorruptIndex, UnsupportedCompression
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.offset_order import is_gapless
 from tidelog.storage import log_files
@@ -278,13 +279,15 @@ class ClosedSegment(Segment):
     def is_dense(self) -> bool:
         """Whether there is a record for each offset from the base offset to the last batch's end.
 
-        The first use reads the headers of all batches, and decompresses legacy wrappers.
+        The first use reads the headers of all batches, and decompresses legacy wrappers. A wrapper
+        that can't be decompressed counts as having all its records.
         """
         next_offset = self.base_offset
         try:
             for _, batch in iterate_batches(self, 0, self.size_bytes):
-                if not is_gapless(batch, next_offset):
-                    return False
+                with suppress(CorruptData, UnsupportedCompression):
+                    if not is_gapless(batch, next_offset):
+                        return False
                 next_offset = batch.last_offset + 1
         except CorruptData:
             return False  # the rest is unknown; reads raise an error at the damage
