@@ -158,7 +158,7 @@ def _means(sides: Sequence[tuple[Side, Side]]) -> Iterator[Case]:
         for column in zip(*sides, strict=True)
     ]
     loads = [side.generator for pair in sides for side in pair]
-    note = f"over the {len(rates[0])} cells with requests of 1 MB"
+    note = f"over producing and consuming in the {len(sides)} cells with requests of 1 MB"
     yield figure(
         "throughput, geometric mean",
         "MB per s",

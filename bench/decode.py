@@ -45,7 +45,7 @@ OBJECTS = "the rival returns a Python object per record, tidelog returns Arrow c
 
 
 def make_table(rows: int, *, headers: bool = False) -> pa.Table:
-    """Return keyed records, each of which takes 100 bytes on disk.
+    """Return keyed records. Without headers, each record takes 100 bytes on disk.
 
     The values consist of words, which are compressible.
     """
