@@ -13,7 +13,7 @@ Source: Kafka 4.3's KafkaApis; KIP-511.
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
@@ -142,6 +142,13 @@ def _of_transactional_id(request: object) -> tuple[str, ...]:
     return TRANSACTIONS if getattr(request, "transactional_id", None) else ()
 
 
+# Rows of APIs whose requests use one coordinator, and wait until the log with its state is loaded.
+_group_row: Final = partial(Row, coordinators=GROUPS, logs=group_log)
+_consumer_row: Final = partial(Row, coordinators=_CONSUMER_GROUPS, logs=group_log)
+_share_row: Final = partial(Row, coordinators=_SHARE_GROUPS, logs=group_log)
+_share_offsets_row: Final = partial(Row, coordinators=_SHARE_GROUPS, logs=share_logs)
+_transaction_row: Final = partial(Row, coordinators=TRANSACTIONS, logs=transaction_log)
+
 # Lists of partitions by topic, in a request and in its response.
 _TOPICS: Final = ("topics/partitions=topics/partitions",)
 
@@ -174,15 +181,13 @@ ROWS: Final = (
         coordinators=GROUPS,
         logs=committed_group_log,
     ),
-    Row(
+    _group_row(
         api.OFFSET_FETCH,
         OWN,
         parts=(
             "groups/topics/partition_indexes=groups/topics/partitions",
             "topics/partition_indexes=topics/partitions",
         ),
-        coordinators=GROUPS,
-        logs=group_log,
     ),
     Row(
         api.FIND_COORDINATOR,
@@ -191,25 +196,13 @@ ROWS: Final = (
         coordinators=_of_key_type,
         logs=coordinator_log,
     ),
-    Row(api.JOIN_GROUP, OWN, coordinators=GROUPS, logs=group_log),
+    _group_row(api.JOIN_GROUP, OWN),
     # Heartbeats don't wait for the log: while a group is loading, every heartbeat succeeds.
     Row(api.HEARTBEAT, needs_group(Operation.READ), coordinators=GROUPS),
-    Row(
-        api.LEAVE_GROUP,
-        needs_group(Operation.READ),
-        parts=("members=members",),
-        coordinators=GROUPS,
-        logs=group_log,
-    ),
-    Row(
-        api.SYNC_GROUP,
-        needs_group(Operation.READ),
-        at_once=5000,
-        coordinators=GROUPS,
-        logs=group_log,
-    ),
-    Row(api.DESCRIBE_GROUPS, OWN, parts=("groups=groups",), coordinators=GROUPS, logs=group_log),
-    Row(api.LIST_GROUPS, OWN, coordinators=GROUPS, logs=group_log),
+    _group_row(api.LEAVE_GROUP, needs_group(Operation.READ), parts=("members=members",)),
+    _group_row(api.SYNC_GROUP, needs_group(Operation.READ), at_once=5000),
+    _group_row(api.DESCRIBE_GROUPS, OWN, parts=("groups=groups",)),
+    _group_row(api.LIST_GROUPS, OWN),
     Row(api.SASL_HANDSHAKE, OPEN),
     Row(api.API_VERSIONS, OPEN),
     Row(api.CREATE_TOPICS, OWN, parts=("topics=topics",)),
@@ -249,15 +242,13 @@ ROWS: Final = (
     Row(api.SASL_AUTHENTICATE, OPEN),
     Row(api.CREATE_PARTITIONS, OWN, parts=("topics=results",)),
     Row(api.INIT_PRODUCER_ID, OWN, coordinators=_of_transactional_id, logs=transaction_log),
-    Row(
+    _transaction_row(
         api.ADD_PARTITIONS_TO_TXN,
         OWN,
         parts=(
             "transactions/topics/partitions=results_by_transaction/topic_results/results_by_partition",
             "v3_and_below_topics/partitions=results_by_topic_v3_and_below/results_by_partition",
         ),
-        coordinators=TRANSACTIONS,
-        logs=transaction_log,
     ),
     Row(
         api.ADD_OFFSETS_TO_TXN,
@@ -265,20 +256,13 @@ ROWS: Final = (
         coordinators=(*GROUPS, *TRANSACTIONS),
         logs=transaction_log,
     ),
-    Row(
-        api.END_TXN,
-        needs_transactional_id(Operation.WRITE),
-        coordinators=TRANSACTIONS,
-        logs=transaction_log,
-    ),
+    _transaction_row(api.END_TXN, needs_transactional_id(Operation.WRITE)),
     Row(
         api.WRITE_TXN_MARKERS,
         needs_cluster(Operation.ALTER, Operation.CLUSTER_ACTION, rows="markers"),
         parts=("markers/topics/partition_indexes=markers/topics/partitions",),
     ),
-    Row(
-        api.DELETE_GROUPS, OWN, parts=("groups_names=results",), coordinators=GROUPS, logs=group_log
-    ),
+    _group_row(api.DELETE_GROUPS, OWN, parts=("groups_names=results",)),
     Row(
         api.ELECT_LEADERS,
         needs_cluster(Operation.ALTER, rows="topic_partitions"),
@@ -291,12 +275,10 @@ ROWS: Final = (
         parts=("topics/partitions=responses/partitions",),
     ),
     Row(api.LIST_PARTITION_REASSIGNMENTS, needs_cluster(Operation.DESCRIBE)),
-    Row(
+    _group_row(
         api.OFFSET_DELETE,
         needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
         parts=_TOPICS,
-        coordinators=GROUPS,
-        logs=group_log,
     ),
     Row(api.DESCRIBE_CLIENT_QUOTAS, needs_cluster(Operation.DESCRIBE_CONFIGS)),
     Row(api.ALTER_CLIENT_QUOTAS, needs_cluster(Operation.ALTER_CONFIGS, rows="entries")),
@@ -322,54 +304,28 @@ ROWS: Final = (
         coordinators=TRANSACTIONS,
     ),
     Row(api.LIST_TRANSACTIONS, OWN, coordinators=TRANSACTIONS),
-    Row(
-        api.CONSUMER_GROUP_HEARTBEAT,
-        OWN,
-        at_once=5000,
-        coordinators=_CONSUMER_GROUPS,
-        logs=group_log,
-    ),
-    Row(
-        api.CONSUMER_GROUP_DESCRIBE,
-        OWN,
-        parts=("group_ids=groups",),
-        coordinators=_CONSUMER_GROUPS,
-        logs=group_log,
-    ),
+    _consumer_row(api.CONSUMER_GROUP_HEARTBEAT, OWN, at_once=5000),
+    _consumer_row(api.CONSUMER_GROUP_DESCRIBE, OWN, parts=("group_ids=groups",)),
     Row(api.LIST_CONFIG_RESOURCES, needs_cluster(Operation.DESCRIBE_CONFIGS)),
     Row(api.DESCRIBE_TOPIC_PARTITIONS, OWN),
-    Row(api.SHARE_GROUP_HEARTBEAT, OWN, at_once=5000, coordinators=_SHARE_GROUPS, logs=group_log),
-    Row(
-        api.SHARE_GROUP_DESCRIBE,
-        OWN,
-        parts=("group_ids=groups",),
-        coordinators=_SHARE_GROUPS,
-        logs=group_log,
-    ),
-    Row(api.SHARE_FETCH, OPEN, at_once=5000, coordinators=_SHARE_GROUPS, logs=group_log),
-    Row(api.SHARE_ACKNOWLEDGE, OPEN, at_once=5000, coordinators=_SHARE_GROUPS, logs=group_log),
+    _share_row(api.SHARE_GROUP_HEARTBEAT, OWN, at_once=5000),
+    _share_row(api.SHARE_GROUP_DESCRIBE, OWN, parts=("group_ids=groups",)),
+    _share_row(api.SHARE_FETCH, OPEN, at_once=5000),
+    _share_row(api.SHARE_ACKNOWLEDGE, OPEN, at_once=5000),
     Row(api.ADD_RAFT_VOTER, needs_cluster(Operation.ALTER)),
     Row(api.REMOVE_RAFT_VOTER, needs_cluster(Operation.ALTER)),
-    Row(
+    _share_offsets_row(
         api.DESCRIBE_SHARE_GROUP_OFFSETS,
         OWN,
         parts=("groups/topics/partitions=groups/topics/partitions",),
-        coordinators=_SHARE_GROUPS,
-        logs=share_logs,
     ),
-    Row(
-        api.ALTER_SHARE_GROUP_OFFSETS,
-        OWN,
-        parts=("topics/partitions=responses/partitions",),
-        coordinators=_SHARE_GROUPS,
-        logs=share_logs,
+    _share_offsets_row(
+        api.ALTER_SHARE_GROUP_OFFSETS, OWN, parts=("topics/partitions=responses/partitions",)
     ),
-    Row(
+    _share_offsets_row(
         api.DELETE_SHARE_GROUP_OFFSETS,
         needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
         parts=("topics=responses",),
-        coordinators=_SHARE_GROUPS,
-        logs=share_logs,
     ),
 )
 
