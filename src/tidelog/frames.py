@@ -20,7 +20,7 @@ from tidelog.errors import InvalidRequest, MissingDependency, TidelogError
 from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan import Count, RequestedRange, ScanPlan, ScanStats
-from tidelog.scan.source import RecordSource
+from tidelog.scan.source import ReadRequest, RecordSource
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.timespec import time_text
@@ -176,13 +176,15 @@ class Scan(ArrowSource):
 
     def plan(self) -> ScanPlan:
         """Plan the scan on the current log; raises the immediate errors of `to_arrow`."""
-        return self.source.plan(
-            self.topics,
-            self.requested_range,
+        return self.source.plan(self._request, columns_of(self.columns), strict=self.strict)
+
+    @property
+    def _request(self) -> ReadRequest:
+        return ReadRequest(
+            topics=self.topics,
+            requested_range=self.requested_range,
             clock=self.clock,
             isolation=self.isolation,
-            columns=columns_of(self.columns),
-            strict=self.strict,
         )
 
     def to_arrow(
@@ -261,13 +263,7 @@ class Scan(ArrowSource):
         From a cluster all records are fetched. Records without a time are counted separately, even
         with `strict`. For `zone_cache` see `tidelog.scan.count`.
         """
-        return self.source.count(
-            self.topics,
-            self.requested_range,
-            clock=self.clock,
-            isolation=self.isolation,
-            zone_cache=zone_cache,
-        )
+        return self.source.count(self._request, zone_cache=zone_cache)
 
     def counts_by(self, unit: str, *, zone: tzinfo | str | None = None) -> "CountsByTime":
         """Return the number of records by hour, day, week or month of their time on the clock.

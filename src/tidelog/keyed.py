@@ -18,7 +18,7 @@ from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan import RequestedRange
 from tidelog.scan.record_filter import RecordFilter
-from tidelog.scan.source import RecordSource
+from tidelog.scan.source import ReadRequest, RecordSource
 from tidelog.scan.table_rules import MARK, REFUSE, Doubt, Ranking, refuse, without_time_doubt
 from tidelog.timespec import format_ms, time_text
 from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
@@ -163,13 +163,12 @@ class Table(ArrowSource):
 def picture(caption: str, rows: "Table | Diff", columns: Sequence[str], *, keeps_all: bool) -> str:
     """Return the first rows of a table or a diff as HTML; no rows if too much must be read."""
     try:
-        planned = rows.source.plan(
-            rows.topic,
-            RequestedRange(),
-            clock=ClockName.RECORD,
+        request = ReadRequest(
+            topics=rows.topic,
+            requested_range=RequestedRange(),
             isolation=IsolationLevel.READ_COMMITTED,
-            columns=("offset",),
         )
+        planned = rows.source.plan(request, ("offset",))
         if planned.scan_bytes > PICTURE_BYTES_MAX:
             note = (
                 f"no rows shown, because {bytes_text(planned.scan_bytes)} would have to be read;"

@@ -289,6 +289,7 @@ def _earlier_records(
     The note is empty if there are no such records. For a cluster, the note does not give their
     number, because counting the records would require fetching all later records.
     """
+    from tidelog.scan.source import ReadRequest
     from tidelog.scan.split import RequestedRange
 
     if options.before is None or options.clock is not ClockName.RECORD:
@@ -305,12 +306,9 @@ def _earlier_records(
     stay = 0
     try:
         for name, (_, end) in deleted.items():
-            stay += directory.source.count(
-                [name],
-                RequestedRange(least_offset=end, end_ms=end_ms),
-                clock=options.clock,
-                isolation=IsolationLevel.READ_UNCOMMITTED,
-            ).records
+            later = RequestedRange(least_offset=end, end_ms=end_ms)
+            request = ReadRequest(topics=[name], requested_range=later, clock=options.clock)
+            stay += directory.source.count(request).records
     except (TidelogError, OSError) as error:
         return f"the number of earlier records that stay is unknown: {error}"
     if not stay:

@@ -389,15 +389,13 @@ def column_batches(
     stats: "ScanStats",
 ) -> "Iterator[pa.RecordBatch]":
     """Yield a partition's records in the range that meet the conditions; see `columns_of`."""
+    from tidelog.scan.source import ReadRequest
+
     columns = columns_of(source)
-    plan = source.plan(
-        [name],
-        requested,
-        clock=options.clock,
-        isolation=options.isolation,
-        columns=columns,
-        fail_on_data_loss=False,
+    request = ReadRequest(
+        topics=[name], requested_range=requested, clock=options.clock, isolation=options.isolation
     )
+    plan = source.plan(request, columns, fail_on_data_loss=False)
     for batch in source.read(plan, columns, stats=stats, threads=1):
         rows = conditions.rows(batch) if conditions else batch
         if rows.num_rows:

@@ -53,7 +53,7 @@ from tidelog.scan.plain_reads import (
     next_offsets,
     with_timestamps,
 )
-from tidelog.scan.source import RecordSource, timestamp_counts
+from tidelog.scan.source import ReadRequest, RecordSource, timestamp_counts
 from tidelog.scan.split import ensure_times, is_in_range
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.scan.time_order import Timed
@@ -202,28 +202,27 @@ class ClusterRecords(RecordSource):
                 raise InvalidRequest(f"{topic} has {numbers}, not {one.partition}")
         return list(dict.fromkeys(names))
 
-    def plan(  # noqa: PLR0913 - one keyword for each way to choose
+    def plan(
         self,
-        topics: TopicChoice,
-        requested_range: RequestedRange,
-        *,
-        clock: ClockName,
-        isolation: IsolationLevel,
+        request: ReadRequest,
         columns: Sequence[str],
+        *,
         strict: bool = False,  # noqa: ARG002 - a plan of a cluster skips no batch
         fail_on_data_loss: bool = True,  # noqa: ARG002 - offsets are clipped
     ) -> ScanPlan:
         """See `RecordSource`; each partition with matching offsets gets one split."""
         self._check_columns(columns)
-        names = self.partitions(topics)
-        splits = plan_remote(self.cluster, names, requested_range, clock=clock, isolation=isolation)
+        names, clock = self.partitions(request.topics), request.clock
+        splits = plan_remote(
+            self.cluster, names, request.requested_range, clock=clock, isolation=request.isolation
+        )
         ids = self._topic_ids(sorted({split.topic for split in splits}))
         return ScanPlan(
             splits=tuple(replace(split, topic_id=ids[split.topic]) for split in splits),
             bounds={one.topic_partition: (one.start_offset, one.end_offset) for one in splits},
             # Records before the first match of the start time are skipped; some of them may have no
             # timestamp.
-            has_skipped=clock is ClockName.RECORD and (requested_range.start_ms or 0) > 0,
+            has_skipped=clock is ClockName.RECORD and (request.requested_range.start_ms or 0) > 0,
         )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
@@ -328,24 +327,14 @@ class ClusterRecords(RecordSource):
         with closing(fetch):
             yield from fetched(split, columns, fetch, stats, rows=rows)
 
-    def count(
-        self,
-        topics: TopicChoice,
-        requested_range: RequestedRange,
-        *,
-        clock: ClockName,
-        isolation: IsolationLevel,
-        zone_cache: str | None = None,
-    ) -> Count:
+    def count(self, request: ReadRequest, *, zone_cache: str | None = None) -> Count:
         """See `RecordSource`; fetches the range's records, because brokers can't count them."""
         if zone_cache is not None:
             raise InvalidRequest("zone_cache applies only to directories; leave it out for brokers")
         needs_arrow()
-        columns, names = ("offset",), self.partitions(topics)
-        planned = self.plan(
-            names, requested_range, clock=clock, isolation=isolation, columns=columns
-        )
-        untimed = self._untimed(names, requested_range, clock)
+        columns, names = ("offset",), self.partitions(request.topics)
+        planned = self.plan(replace(request, topics=names), columns)
+        untimed = self._untimed(names, request.requested_range, request.clock)
         counts = {}
         for name in names:
             splits = [split for split in planned.splits if split.topic_partition == name]
@@ -522,10 +511,10 @@ class _ClusterReads(PlainReads):
     ) -> Iterator[Timed]:
         """See `PlainReads`."""
         level = self._isolation
-        plan = self._source.plan(
-            [name], requested_range, clock=self._clock, isolation=level, columns=()
+        request = ReadRequest(
+            topics=[name], requested_range=requested_range, clock=self._clock, isolation=level
         )
-        for split in plan:
+        for split in self._source.plan(request, ()):
             end = min(split.end_offset, self.bounds()[name][1])
             records = self._source.records(name, split.start_offset, end, level)
             if self._clock is ClockName.APPEND and split.time_range is not None:

@@ -59,6 +59,23 @@ def timestamp_counts(records: Iterable[Record]) -> tuple[int, int]:
     return number, untimed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """The records that a read or a count selects.
+
+    Attributes:
+        topics: Topics or single partitions; None for all topics (see `Scan.topics`).
+        requested_range: Offsets and times.
+        clock: Clock of the times.
+        isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+    """
+
+    topics: TopicChoice
+    requested_range: RequestedRange
+    clock: ClockName = ClockName.RECORD
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+
+
 class RecordSource(ABC):
     """Source of records: a directory or a cluster."""
 
@@ -87,14 +104,11 @@ class RecordSource(ABC):
         return list(names)
 
     @abstractmethod
-    def plan(  # noqa: PLR0913 - one keyword for each way to choose
+    def plan(
         self,
-        topics: TopicChoice,
-        requested_range: RequestedRange,
-        *,
-        clock: ClockName,
-        isolation: IsolationLevel,
+        request: ReadRequest,
         columns: Sequence[str],
+        *,
         strict: bool = False,
         fail_on_data_loss: bool = True,
     ) -> ScanPlan:
@@ -133,15 +147,7 @@ class RecordSource(ABC):
         """
 
     @abstractmethod
-    def count(
-        self,
-        topics: TopicChoice,
-        requested_range: RequestedRange,
-        *,
-        clock: ClockName,
-        isolation: IsolationLevel,
-        zone_cache: str | None = None,
-    ) -> Count:
+    def count(self, request: ReadRequest, *, zone_cache: str | None = None) -> Count:
         """Return the number of records by partition; see `tidelog.scan.count`."""
 
     @abstractmethod
@@ -222,13 +228,15 @@ class RecordSource(ABC):
         if not names:
             return splits
         before = self.compacted_to(names)
-        planned = self.plan(
-            self.with_records(names),
-            RequestedRange(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1),
+        request = ReadRequest(
+            topics=self.with_records(names),
+            requested_range=RequestedRange(
+                end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1
+            ),
             clock=clock,
             isolation=IsolationLevel.READ_COMMITTED,
-            columns=columns,
         )
+        planned = self.plan(request, columns)
         for split in planned.splits:
             name = split.topic_partition
             limit = max(before[name], planned.bounds[name][1])
@@ -272,24 +280,21 @@ class DirectoryRecords(RecordSource):
         """See `RecordSource`."""
         return self._call(lambda log_dir: list_partitions(log_dir, names))
 
-    def plan(  # noqa: PLR0913 - one keyword for each way to choose
+    def plan(
         self,
-        topics: TopicChoice,
-        requested_range: RequestedRange,
-        *,
-        clock: ClockName,
-        isolation: IsolationLevel,
+        request: ReadRequest,
         columns: Sequence[str],
+        *,
         strict: bool = False,
         fail_on_data_loss: bool = True,
     ) -> ScanPlan:
         """See `RecordSource`."""
         return plan(
             self.directory,
-            topics,
-            requested_range=requested_range,
-            clock=clock,
-            isolation=isolation,
+            request.topics,
+            requested_range=request.requested_range,
+            clock=request.clock,
+            isolation=request.isolation,
             columns=columns,
             split_bytes=self.split_bytes,
             fail_on_data_loss=fail_on_data_loss,
@@ -323,22 +328,14 @@ class DirectoryRecords(RecordSource):
             reader, "Reading", total, bytes_text, lambda _rows: stats.log_bytes - before
         )
 
-    def count(
-        self,
-        topics: TopicChoice,
-        requested_range: RequestedRange,
-        *,
-        clock: ClockName,
-        isolation: IsolationLevel,
-        zone_cache: str | None = None,
-    ) -> Count:
+    def count(self, request: ReadRequest, *, zone_cache: str | None = None) -> Count:
         """See `RecordSource`."""
         return count_records(
             self.directory,
-            topics,
-            requested_range=requested_range,
-            clock=clock,
-            isolation=isolation,
+            request.topics,
+            requested_range=request.requested_range,
+            clock=request.clock,
+            isolation=request.isolation,
             zone_cache=zone_cache,
             env=self.env,
         )
@@ -351,14 +348,10 @@ class DirectoryRecords(RecordSource):
         from tidelog.scan.plain_reads import LogReads
 
         def plan_times(name: TopicPartition, requested_range: RequestedRange) -> ScanPlan:
-            return self.plan(
-                [name],
-                requested_range,
-                clock=clock,
-                isolation=isolation,
-                columns=(),
-                fail_on_data_loss=False,
+            request = ReadRequest(
+                topics=[name], requested_range=requested_range, clock=clock, isolation=isolation
             )
+            return self.plan(request, (), fail_on_data_loss=False)
 
         with ExitStack() as stack:
             log_dir = self.directory
@@ -389,10 +382,7 @@ class DirectoryRecords(RecordSource):
             requested_range = RequestedRange(
                 least_offset=start, limit_offset=end, start_ms=start_ms
             )
-            level = IsolationLevel.READ_UNCOMMITTED
-            return self.count(
-                [name], requested_range, clock=ClockName.RECORD, isolation=level
-            ).records
+            return self.count(ReadRequest(topics=[name], requested_range=requested_range)).records
 
         def count_plainly(log_dir: LogDir) -> tuple[int, int]:
             return timestamp_counts(log_dir.reader(name.topic, name.partition).records(start, end))

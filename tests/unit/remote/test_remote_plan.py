@@ -14,6 +14,7 @@ from tidelog.remote.partition_fetch import FetchSettings
 from tidelog.remote.records import ClusterRecords
 from tidelog.remote.time_lookup import plan_remote
 from tidelog.scan import RequestedRange, Split
+from tidelog.scan.source import ReadRequest
 from tidelog.types import (
     INT64_MAX,
     ClockName,
@@ -135,10 +136,7 @@ def test_only_a_plan_with_a_start_on_the_record_clock_may_skip_records_without_a
         source = ClusterRecords(cluster=cluster, client={}, env=os_env())
         found = {
             (clock, start): source.plan(
-                [],
-                RequestedRange(start_ms=start),
-                clock=clock,
-                isolation=IsolationLevel.READ_UNCOMMITTED,
+                ReadRequest(topics=[], requested_range=RequestedRange(start_ms=start), clock=clock),
                 columns=[],
             ).has_skipped
             for clock in ClockName
