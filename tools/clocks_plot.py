@@ -1,6 +1,6 @@
 """Draws docs/clocks.svg: the two times of the demo's flights around noon of the day of the storm.
 
-`PYTHONPATH=src python tools/clocks_plot.py`; takes a few seconds. Needs `tidelog[demo]`.
+`PYTHONPATH=src:. python tools/clocks_plot.py`; takes a few seconds. Needs `tidelog[demo]`.
 """
 
 from pathlib import Path
