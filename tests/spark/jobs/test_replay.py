@@ -1,7 +1,7 @@
 """Replays on Spark write exactly the range, with unchanged times, each record once."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -257,6 +257,35 @@ def test_a_folder_of_another_replay_is_not_overwritten(
         with pytest.raises(InvalidRequest, match="chunk=000000 already exists"):
             other.run(spark)
         assert spark.read.parquet(str(files)).count() == first.records > 0
+
+
+def test_a_replay_that_fails_before_its_first_write_does_not_own_the_folder(
+    spark: "SparkSession", source: str, tmp_path: Path
+) -> None:
+    env, files = Env(clock=ManualClock(T0)), tmp_path / "files"
+    first = Replay(
+        Place(source), "flights", to=f"parquet:{files}", end=T0 + 2 * MINUTE, env=env
+    ).run(spark)
+
+    def fail(_rows: "DataFrame") -> "DataFrame":
+        raise ZeroDivisionError("a defect in the transform")
+
+    def other(transform: "Callable[[DataFrame], DataFrame] | None") -> Replay:
+        return Replay(
+            Place(source),
+            "flights",
+            to=f"parquet:{files}",
+            start=T0 + 10 * MINUTE,
+            progress=str(tmp_path / "progress.json"),
+            transform=transform,
+            env=env,
+        )
+
+    with pytest.raises(ZeroDivisionError):
+        other(fail).run(spark)
+    with pytest.raises(InvalidRequest, match="chunk=000000 already exists"):
+        other(None).run(spark)
+    assert spark.read.parquet(str(files)).count() == first.records > 0
 
 
 def test_a_console_shows_lines(spark: "SparkSession", source: str) -> None:

@@ -463,10 +463,13 @@ class Replay:
             if not progress.chunk:
                 chunk, left = take(progress.left, self._budget(progress))
                 progress = replace(progress, chunk=chunk, left=left)
-                journal.save(progress)
+            # A transform may fail here, so the journal does not have the chunk yet.
+            rows = self._rows(spark, target, question, progress)
             pacer.hold()
+            if progress is not before:
+                journal.save(progress)
             try:
-                written = self._write(spark, target, question, progress, is_doubtful=is_doubtful)
+                written = self._write(target, rows, progress, is_doubtful=is_doubtful)
             except ForeignChunk:
                 journal.save(before)  # otherwise the next run would take the folder for its own
                 raise
@@ -502,22 +505,21 @@ class Replay:
             return ConsoleTarget(self._show)
         return ParquetTarget(parquet_path(self._to))
 
-    def _write(
-        self,
-        spark: "SparkSession",
-        target: ReplayTarget,
-        question: Question,
-        progress: Progress,
-        *,
-        is_doubtful: bool,
-    ) -> _Written:
-        """Read, filter and write the journal's chunk; return the count of records and of bytes."""
-        from pyspark.sql import Observation
-
+    def _rows(
+        self, spark: "SparkSession", target: ReplayTarget, question: Question, progress: Progress
+    ) -> "DataFrame":
+        """Return the rows of the journal's chunk, which are not read yet."""
         rows = _read_chunk(spark, question, progress.chunk, target.columns)
         if (transform := self._options["transform"]) is not None:
             rows = transform(rows)
-        rows = target.arrange(rows, min(len(progress.chunk), _TASKS_MAX))
+        return target.arrange(rows, min(len(progress.chunk), _TASKS_MAX))
+
+    def _write(
+        self, target: ReplayTarget, rows: "DataFrame", progress: Progress, *, is_doubtful: bool
+    ) -> _Written:
+        """Read and write the journal's chunk; return the count of records and of bytes."""
+        from pyspark.sql import Observation
+
         observation = Observation()
         target.write(
             Chunk(
