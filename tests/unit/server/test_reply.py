@@ -79,6 +79,19 @@ def test_work_that_does_not_wait_needs_no_reply() -> None:
     assert start(work()) == 1  # without a loop
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_derived_reply_fails_with_its_source(is_early: bool) -> None:
+    source: Reply[int] = Reply()
+    if is_early:
+        source.fail(Closed("t"))
+    derived = source.derive(str)
+    if not is_early:
+        source.fail(Closed("t"))
+    assert derived.is_done
+    with pytest.raises(Closed):
+        _ = derived.value
+
+
 def test_a_failure_is_raised_where_the_reply_is_awaited() -> None:
     async def story() -> None:
         async def work() -> int:

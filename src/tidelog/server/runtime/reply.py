@@ -140,10 +140,17 @@ class Reply(Generic[T]):
     def derive(self, make: Callable[[T], R]) -> "Reply[R]":
         """Return a reply that completes with `make(value)` once the value is known.
 
-        If this reply fails, the returned reply never completes.
+        If this reply fails, the returned reply fails with the same error.
         """
         derived: Reply[R] = Reply()
-        self.then(lambda value: derived.complete(make(value)))
+
+        def pass_on(done: Reply[T]) -> None:
+            if done._error is not None:
+                derived.fail(done._error)
+            else:
+                derived.complete(make(done.value))
+
+        self.when_done(pass_on)
         return derived
 
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
