@@ -381,7 +381,8 @@ class Sender:
         """Wait for pending records and callbacks, then close the producers.
 
         A call that is still queuing records fails with Closed, and its queued records are
-        delivered. A callback itself does not wait for callbacks. A second call does nothing.
+        delivered. A call of `send` that begins after this call fails with Closed, also in a
+        callback. A callback itself does not wait for callbacks. A second call does nothing.
         """
         with self._lock:
             self._is_closed = True

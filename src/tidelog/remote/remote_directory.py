@@ -483,7 +483,11 @@ class RemoteDirectory(FrontDoor):
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for pending appends and callbacks, then close; calls made later raise Closed."""
+        """Wait for pending appends and callbacks, then close.
+
+        Calls that begin after this call raise Closed, also calls in callbacks, whose errors are
+        only logged. If callbacks append, call `flush` first, which waits for these callbacks.
+        """
         self._sender.close()
         self._cluster.close_for_good()
 
