@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import click
 
@@ -117,7 +117,8 @@ class LatencyOptions:
             default=None,
             text="One line for each hour, day, week (from Monday) or month of --zone, including"
             " those without records; implies --show hours. Reads records where zone maps are too"
-            " coarse. Default: the unit that gives a short table.",
+            " coarse. With --late: how many records are late in each of them. Default: the unit"
+            " that gives a short table.",
         )
     )
     limit: int | None = option(
@@ -125,8 +126,9 @@ class LatencyOptions:
         "-n",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Only the worst N rows: the hours with the largest P99, or the records with the"
-        f" largest latencies. Default: all hours, {RECORDS_SHOWN} records.",
+        help="Only the worst N rows: the hours with the largest P99, or with --late those with most"
+        " late records; or the records with the largest latencies. Default: all hours,"
+        f" {RECORDS_SHOWN} records.",
     )
     data: str | None = declared_by(data_option)
     zone_cache: str | None = declared_by(zone_cache_option)
@@ -143,6 +145,7 @@ class LatencyOptions:
         "tidelog latency flights --during 2013-12Z --show records -n 20",
         "tidelog latency flights --from -1d -o json",
         "tidelog latency flights --late",
+        "tidelog latency flights --late --by day --zone America/New_York",
         "tidelog latency flights --late --delay 5m --delay 1h",
     ),
 )
@@ -165,14 +168,15 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
 
     --late compares each record with the earlier records of its partition, so it counts the losses
     of a watermark per partition. One watermark for all partitions, such as Spark's withWatermark,
-    may lose more records and need a longer delay.
+    may lose more records and need a longer delay. --late --by day counts the late records by the
+    day of their append time, and the records that were created on another day.
     """
     from tidelog.scan.latency import latest_records, whole_hours
     from tidelog.scan.latency_loads import find_load, narrowed
     from tidelog.scan.latency_verdict import load_line
 
     is_late, show = options.late or bool(options.delays), _shown(options)
-    _refuse_contradictions(options, show, is_late=is_late)
+    _refuse_contradictions(options, show)
     topic, number = parse_target(options.target)
     start_ms, end_ms = times.read_bounds(
         surroundings, options.start, options.end, options.zone, during=options.during
@@ -198,9 +202,15 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
             )
         rows = spans(measured.by_hour)
         if by is not None:
-            zone = zone_of(options.zone) or UTC
-            make = unit_rows if options.limit is None else rows_with_records
-            rows = make(measured.by_unit, by, whole_hours(start_ms, end_ms), zone)
+            of_unit = (
+                measured.by_unit,
+                by,
+                whole_hours(start_ms, end_ms),
+                zone_of(options.zone) or UTC,
+            )
+            rows = rows_with_records(*of_unit)
+            if options.limit is None:
+                rows = unit_rows(*of_unit, LatencyHistogram())
         load = find_load(measured.by_hour)
         if load is not None:
             load = narrowed(load, directory.log_dir, partitions)
@@ -211,14 +221,17 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
         note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
 
 
-def _refuse_contradictions(options: LatencyOptions, show: LatencyShow, *, is_late: bool) -> None:
+def _refuse_contradictions(options: LatencyOptions, show: LatencyShow) -> None:
+    is_late = options.late or bool(options.delays)
     if is_late and options.show is not None:
         raise UsageProblem("--show does not apply with --late or --delay; leave it out")
-    if is_late and options.by is not None:
-        raise UsageProblem("--by does not apply with --late or --delay; leave it out")
+    if options.delays and options.by is not None:
+        raise UsageProblem("--delay does not apply with --by; leave one of them out")
     if options.by is not None and show is not LatencyShow.HOURS:
         raise UsageProblem(f"--by applies to --show hours; leave --show {show} out")
-    if options.limit is not None and (is_late or show is LatencyShow.TOPICS):
+    if options.limit is not None and is_late and options.by is None:
+        raise UsageProblem("--limit chooses the worst hours or days; add --by hour or --by day")
+    if options.limit is not None and show is LatencyShow.TOPICS:
         raise UsageProblem(
             "--limit chooses the worst hours or records; add --show hours or --show records"
         )
@@ -360,17 +373,23 @@ def unit_of(
     return unit_for(first_ms, end_ms, limit, zone)
 
 
+_Unit = TypeVar("_Unit")
+
+
 def unit_rows(
-    units: Mapping[int, LatencyHistogram],
+    units: Mapping[int, _Unit],
     unit: CalendarUnit,
     bounds: tuple[int | None, int | None],
     zone: tzinfo,
-) -> list[LatencyRow]:
-    """Return the rows of consecutive units, including units without records; see `unit_ranges`."""
+    empty: _Unit,
+) -> list[tuple[int, int, _Unit]]:
+    """Return the rows of consecutive units, with `empty` for units without records.
+
+    See `unit_ranges` for the start and the end of a row.
+    """
     if not units and None in bounds:
         return []
     content = (min(units), max(units) + 1) if units else (0, 0)
-    empty = LatencyHistogram()
     return [
         (start, end, units.get(unit_start(start, unit, zone), empty))
         for start, end in unit_ranges(bounds, content, unit, zone)
@@ -378,11 +397,11 @@ def unit_rows(
 
 
 def rows_with_records(
-    units: Mapping[int, LatencyHistogram],
+    units: Mapping[int, _Unit],
     unit: CalendarUnit,
     bounds: tuple[int | None, int | None],
     zone: tzinfo,
-) -> list[LatencyRow]:
+) -> list[tuple[int, int, _Unit]]:
     """Return a row for each unit that has records; `unit_rows` also has rows of empty units.
 
     So a long range has only a few rows if it has records in only a few units.
@@ -554,7 +573,8 @@ def hour_table(
         if unit is None or units is None:
             cells += _people_rows(spans(by_hour.joined(limit)), None, first)
         else:
-            cells += _people_rows(unit_rows(units, unit, (None, None), in_zone), unit, first)
+            of_unit = unit_rows(units, unit, (None, None), in_zone, LatencyHistogram())
+            cells += _people_rows(of_unit, unit, first)
     return output.columns(*names, _TABLE_HOURS), cells
 
 
@@ -588,7 +608,7 @@ def _print_late(
     bounds: tuple[int | None, int | None],
 ) -> None:
     from tidelog.scan.latency import TopicLateness, lateness
-    from tidelog.scan.latency_verdict import lateness_verdict, watermark_line
+    from tidelog.scan.latency_verdict import lateness_lines, lateness_verdict, watermark_line
     from tidelog.scan.split import RequestedRange
     from tidelog.storage.clocks.latency import DELAYS_MS
 
@@ -599,11 +619,17 @@ def _print_late(
         partitions,
         delays_ms=delays,
         append_range=append_times and (max(append_times[0], 0), append_times[1]),
+        unit=options.by,
+        zone=zone_of(options.zone) or UTC,
     )
     topic = partitions[0].topic if partitions else ""
     late = by_topic.get(topic, TopicLateness())
     output.print_verdict(surroundings, lateness_verdict(topic, late), options.kind)
-    if options.kind is Format.TABLE:
+    if options.by is not None:
+        for line in lateness_lines(topic, late, options.zone, options.by):
+            output.print_verdict(surroundings, line, options.kind)
+        _print_late_units(surroundings, options, topic, late, bounds)
+    elif options.kind is Format.TABLE:
         output.print_rows(surroundings, *delay_table({topic: late}), options.kind)
     else:
         columns = output.columns(
@@ -619,10 +645,57 @@ def _print_late(
         output.print_rows(surroundings, columns, rows, options.kind)
     if late.records:
         surroundings.say(watermark_line(topic, late))
+    if options.by is not None and (without := late.records - late.timed):
+        records, have = plural(without, "record"), verb(without, "has", "have")
+        surroundings.say(f"{topic}: {records} {have} no append time and are in no {options.by}")
     if late.without_time:
         records, have = plural(late.without_time, "record"), verb(late.without_time, "has", "have")
         surroundings.say(f"{topic}: {records} {have} no create time")
     _note_lost(surroundings, late.stats)
+
+
+def _print_late_units(
+    surroundings: Surroundings,
+    options: LatencyOptions,
+    topic: str,
+    late: "TopicLateness",
+    bounds: tuple[int | None, int | None],
+) -> None:
+    """Print the late records by time: all rows, or with `--limit` those with most late records."""
+    from tidelog.scan.latency import UnitLateness
+
+    unit, zone = options.by, zone_of(options.zone) or UTC
+    assert unit is not None
+    if options.limit is not None:
+        rows = rows_with_records(late.by_unit, unit, bounds, zone)
+        rows.sort(key=lambda row: (-row[2].out_of_order, -row[2].late_ms_max))
+    else:
+        rows = unit_rows(late.by_unit, unit, bounds, zone, UnitLateness())
+    is_table, total = options.kind is Format.TABLE, len(rows)
+    if is_table and not late.timed:
+        return  # the verdict reports that no record was found
+    few = collapsed(rows, unit, lambda row: not row[2].records)
+    is_whole = is_table and options.limit is None
+    parts: Iterable[tuple[int, int, UnitLateness] | str] = (
+        few if is_whole else rows[: options.limit]
+    )
+    empty, cells = UnitLateness(), []
+    for part in parts:
+        start, end, one = (part, None, empty) if isinstance(part, str) else part
+        late_ms = one.late_ms_max if one.out_of_order else None
+        cells.append(
+            [topic, start, end, one.records, one.out_of_order, late_ms, one.created_outside]
+        )
+    on_other = "on_another_day" if unit is CalendarUnit.DAY else f"in_another_{unit}"
+    columns = output.columns(
+        output.detail("topic"),
+        output.titled(append_time=output.time("start")),
+        output.detail(output.time("end")),
+        output.count("records", "out_of_order"),
+        output.titled(late_by_up_to=output.duration("late_ms_max")),
+        output.titled(**{f"created_{on_other}": output.count("created_outside")}),
+    )
+    output.print_rows(surroundings, columns, cells, options.kind, zone=options.zone, total=total)
 
 
 def delay_table(

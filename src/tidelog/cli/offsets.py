@@ -436,7 +436,8 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
 
     --clock append --during A --timestamps B counts on both clocks: the records that arrived in A
     and were created in B. --clock both counts the records of one range by timestamp, and by append
-    time; with --by hour, day, week or month, each line has both counts.
+    time; with --by hour, day, week or month, each line has both counts. `tidelog latency TOPIC
+    --late --by day` counts the records that were created on one day and appended on another.
 
     --by key shows why a partition is the largest: the keys with most bytes. A byte count is the
     sum of the sizes of keys and values, without headers and before compression. --repeated shows

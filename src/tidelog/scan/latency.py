@@ -440,20 +440,26 @@ def _count_units(
     units: dict[int, LatencyHistogram],
 ) -> None:
     """Add to `units` the latencies of rows that have both times, by the start of each unit."""
-    import numpy as np
-
     from tidelog.scan.latency_arrays import both_times, distances
 
     append, create = both_times(batch)
-    if not len(append):
-        return
     late = distances(append, create)
+    for (start, _), chosen in _by_unit(append, unit, zone):
+        _add_all(units.setdefault(start, LatencyHistogram()), late[chosen])
+
+
+def _by_unit(
+    append: "Longs", unit: CalendarUnit, zone: tzinfo
+) -> "Iterator[tuple[tuple[int, int], Longs]]":
+    """Yield each unit [start, end) that has append times, and the indexes of these times."""
+    import numpy as np
+
     quarters, places = np.unique(append // QUARTER_MS, return_inverse=True)
-    starts = [start for start, _ in units_with((quarters * QUARTER_MS).tolist(), unit, zone)]
+    units = units_with((quarters * QUARTER_MS).tolist(), unit, zone)
+    starts = np.array([start for start, _ in units], np.int64)
     numbers = np.searchsorted(starts, quarters * QUARTER_MS, side="right")[places] - 1
     for number in sorted(set(numbers.tolist())):
-        chosen = late[numbers == number]
-        _add_all(units.setdefault(starts[number], LatencyHistogram()), chosen)
+        yield units[number], np.flatnonzero(numbers == number)
 
 
 def _add_all(histogram: LatencyHistogram, latencies: "Longs") -> None:
@@ -467,6 +473,23 @@ def _add_all(histogram: LatencyHistogram, latencies: "Longs") -> None:
 
 
 @dataclass(slots=True)
+class UnitLateness:
+    """Late records among the records of a topic that were appended in one unit of the calendar.
+
+    Attributes:
+        records: Number of records with a create time.
+        out_of_order: See `TopicLateness`.
+        late_ms_max: Largest lateness in ms; 0 if no record is out of order.
+        created_outside: Number of records whose create time is not in this unit.
+    """
+
+    records: int = 0
+    out_of_order: int = 0
+    late_ms_max: int = 0
+    created_outside: int = 0
+
+
+@dataclass(slots=True)
 class TopicLateness:
     """Late records of one topic, for one watermark per partition.
 
@@ -477,6 +500,8 @@ class TopicLateness:
             partition.
         lost: For each delay in ms, the number of records that are late by more than the delay.
         late: Histogram of the lateness in ms of out-of-order records.
+        by_unit: Records with both times, by the first ms of the unit of the calendar in which they
+            were appended, if a unit was requested.
         stats: Statistics of reading.
     """
 
@@ -485,7 +510,13 @@ class TopicLateness:
     out_of_order: int = 0
     lost: dict[int, int] = field(default_factory=dict)
     late: LatencyHistogram = field(default_factory=LatencyHistogram)
+    by_unit: dict[int, UnitLateness] = field(default_factory=dict)
     stats: ScanStats = field(default_factory=ScanStats)
+
+    @property
+    def timed(self) -> int:
+        """Number of records in `by_unit`."""
+        return sum(one.records for one in self.by_unit.values())
 
     @property
     def late_ms_max(self) -> int:
@@ -506,12 +537,14 @@ class TopicLateness:
         return self.late.percentile(100 * (self.out_of_order - allowed) / self.out_of_order) or 0
 
 
-def lateness(
+def lateness(  # noqa: PLR0913 - the range, and how it is divided
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
     *,
     delays_ms: Sequence[int] = DELAYS_MS,
     append_range: tuple[int, int] | None = None,
+    unit: CalendarUnit | None = None,
+    zone: tzinfo = UTC,
     env: Env | None = None,
 ) -> Mapping[str, TopicLateness]:
     """Return how late the records of each topic are, and how many of them a watermark would drop.
@@ -525,12 +558,16 @@ def lateness(
         delays_ms: Delays of watermarks for which dropped records are counted.
         append_range: Only records appended in [start, end), in ms; all records if None. Records
             outside the range are ignored: they neither count as late nor make later records late.
+        unit: A unit of the calendar for `TopicLateness.by_unit`.
+        zone: Time zone of the unit.
         env: Files and clock, if `source` is a path.
 
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
         MissingFile: The topics file lists one of the partitions, but it has no directory.
         CorruptData: A batch is damaged.
+        InvalidRequest: Too many units have records, or a unit is before the year 2 or after the
+            year 9998 (see `units_with`).
         MissingDependency: pyarrow, numpy or numba is not installed.
     """
 
@@ -543,19 +580,26 @@ def lateness(
             offsets = reader.log_start_offset, reader.log_end_offset
             largest_ms = INT64_MIN
             for batch in read_times(log_dir, name, offsets, append_range, topic.stats):
-                largest_ms = _take(batch, largest_ms, topic)
+                largest_ms = _take(batch, largest_ms, topic, unit, zone)
         return by_topic
 
     return with_directory(source, env, collect)
 
 
-def _take(batch: "pa.RecordBatch", largest_ms: int, result: TopicLateness) -> int:
+def _take(
+    batch: "pa.RecordBatch",
+    largest_ms: int,
+    result: TopicLateness,
+    unit: CalendarUnit | None,
+    zone: tzinfo,
+) -> int:
     """Count the rows of a batch, and return the largest create time so far."""
     import numpy as np
 
-    from tidelog.scan.latency_arrays import bucket_counts, create_times, distances
+    from tidelog.scan.latency_arrays import bucket_counts, create_times, distances, rows_with
 
-    times = create_times(batch)
+    rows = rows_with(batch, "createTimestamp")
+    times = create_times(rows)
     result.without_time += batch.num_rows - len(times)
     result.records += len(times)
     if not len(times):
@@ -571,4 +615,32 @@ def _take(batch: "pa.RecordBatch", largest_ms: int, result: TopicLateness) -> in
         result.late.max_ms = max(result.late.max_ms, int(late.max()))
         for delay_ms in result.lost:
             result.lost[delay_ms] += int((late > delay_ms).sum())
+    if unit is not None:
+        lateness_ms = np.zeros(len(times), np.int64)
+        lateness_ms[is_late] = late
+        _take_units(rows, lateness_ms, unit, zone, result.by_unit)
+        ensure_few(len(result.by_unit), unit)
     return int(largest[-1])
+
+
+def _take_units(
+    rows: "pa.RecordBatch",
+    lateness_ms: "Longs",
+    unit: CalendarUnit,
+    zone: tzinfo,
+    units: dict[int, UnitLateness],
+) -> None:
+    """Count the rows that have an append time in `units`; `lateness_ms` is 0 if one is not late."""
+    import numpy as np
+
+    from tidelog.scan.latency_arrays import both_times
+
+    append, create = both_times(rows)
+    late = lateness_ms[np.asarray(rows.column("appendTimestamp").is_valid())]
+    for (start, end), chosen in _by_unit(append, unit, zone):
+        one = units.setdefault(start, UnitLateness())
+        one.records += len(chosen)
+        one.out_of_order += int(np.count_nonzero(late[chosen]))
+        one.late_ms_max = max(one.late_ms_max, int(late[chosen].max()))
+        is_outside = (create[chosen] < start) | (create[chosen] >= end)
+        one.created_outside += int(np.count_nonzero(is_outside))

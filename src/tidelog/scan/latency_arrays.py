@@ -6,7 +6,6 @@ Imports numpy.
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.storage.clocks.latency import EXACT_LIMIT, PER_DOUBLING
 from tidelog.types import INT64_MAX
@@ -14,12 +13,15 @@ from tidelog.types import INT64_MAX
 Longs = npt.NDArray[np.int64]
 
 
+def rows_with(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """Return the rows that have a value in a column."""
+    column = batch.column(name)
+    return batch.filter(column.is_valid()) if column.null_count else batch
+
+
 def timed_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows that have both an append time and a create time."""
-    append, create = batch.column("appendTimestamp"), batch.column("createTimestamp")
-    if append.null_count or create.null_count:
-        return batch.filter(pc.and_(pc.is_valid(append), pc.is_valid(create)))
-    return batch
+    return rows_with(rows_with(batch, "appendTimestamp"), "createTimestamp")
 
 
 def both_times(batch: pa.RecordBatch) -> tuple[Longs, Longs]:

@@ -93,11 +93,19 @@ def worst_line(
     if worst is None or ms is None or ms <= 0 or len(units) == 1:
         return ""
     start_ms, histogram = worst
-    # A day, week or month with 1970-01-01 can begin before 1970, but printed times begin in 1970.
-    date = time_text(max(start_ms, 0), zone).split(" ")[0]
-    began = f"is {date}" if unit is CalendarUnit.DAY else f"began on {date}"
+    began = _began_text(start_ms, zone, unit)
     latency = f"{duration_text(ms / 1000)}, {plural(histogram.count, 'record')}"
     return f"{name}: the {unit} with the largest P99{outside} {began} ({zone or 'UTC'}): {latency}"
+
+
+def _began_text(start_ms: int, zone: str | None, unit: CalendarUnit) -> str:
+    """Return a verb and the first date or time of a unit."""
+    # A day, week or month with 1970-01-01 can begin before 1970, but printed times begin in 1970.
+    time = time_text(max(start_ms, 0), zone)
+    if unit is CalendarUnit.HOUR:
+        return f"began at {time}"
+    date = time.split(" ")[0]
+    return f"is {date}" if unit is CalendarUnit.DAY else f"began on {date}"
 
 
 def load_line(name: str, load: Load, zone: str | None) -> str:
@@ -197,6 +205,39 @@ def lateness_verdict(name: str, late: TopicLateness) -> str:
         f"{name}: {late.out_of_order:,} of {plural(late.records, 'record')} {are} out of order"
         f" {where} ({share}), by up to {duration_text(late.late_ms_max / 1000)}"
     )
+
+
+def lateness_lines(
+    name: str, late: TopicLateness, zone: str | None, unit: CalendarUnit
+) -> list[str]:
+    """Return a line on the unit with most late records, and one on records created in other units.
+
+    Args:
+        name: Name of the topic.
+        late: Late records, with `by_unit`.
+        zone: Name of the time zone of the units; None for UTC.
+        unit: The unit.
+    """
+    in_zone = zone or "UTC"
+    lines: list[str] = []
+    units = late.by_unit.items()
+    worst = max(units, key=lambda item: (item[1].out_of_order, item[1].late_ms_max), default=None)
+    if worst is None:
+        return lines
+    start_ms, most = worst
+    if most.out_of_order:
+        began = _began_text(start_ms, zone, unit)
+        lines.append(
+            f"{name}: the {unit} with most records out of order {began} ({in_zone}):"
+            f" {most.out_of_order:,} of {plural(most.records, 'record')}"
+        )
+    outside = sum(one.created_outside for one in late.by_unit.values())
+    on = "on another day" if unit is CalendarUnit.DAY else f"in another {unit}"
+    lines.append(
+        f"{name}: {outside:,} of {plural(late.timed, 'record')} {verb(outside, 'was', 'were')}"
+        f" created {on} ({in_zone}) than appended"
+    )
+    return lines
 
 
 def watermark_line(name: str, late: TopicLateness) -> str:

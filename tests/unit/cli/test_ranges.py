@@ -388,7 +388,6 @@ class TestLatency:
         [
             ("-n", "3"),
             ("--late", "--show", "hours"),
-            ("--late", "-n", "3"),
             ("--by", "day", "--show", "topics"),
         ],
     )
@@ -396,6 +395,66 @@ class TestLatency:
         result = topic.run("latency", "flights", *words)
         assert result.code == 3
         assert "--show" in result.err
+
+    @pytest.mark.parametrize(
+        ("words", "text"),
+        [
+            (("--late", "-n", "3"), "add --by hour or --by day"),
+            (("--late", "--by", "day", "--delay", "5m"), "leave one of them out"),
+            (("--by", "day", "--delay", "5m"), "leave one of them out"),
+        ],
+    )
+    def test_options_of_late_records_are_refused(
+        self, topic: Cli, words: tuple[str, ...], text: str
+    ) -> None:
+        result = topic.run("latency", "flights", *words)
+        assert result.code == 3
+        assert text in result.err
+
+    def test_late_records_are_counted_by_day(self, topic: Cli) -> None:
+        topic.clock.advance(24 * HOUR)
+        topic.append(at(NOW + 25 * HOUR), at(NOW), at(NOW + 24 * HOUR))
+        by_day = ("latency", "flights", "--late", "--by", "day", *ZURICH)
+        lines = topic.ok(*by_day).lines
+        assert lines[1] == (
+            "flights: the day with most records out of order is 2023-11-16 (Europe/Zurich): 2 of 3"
+            " records"
+        )
+        assert lines[0:3:2] == [
+            "flights: 5 of 9 records are out of order in their partitions (56%), by up to 1d1h",
+            "flights: 3 of 9 records were created on another day (Europe/Zurich) than appended",
+        ]
+        assert lines[3].endswith("  RECORDS  OUT OF ORDER  LATE BY UP TO  CREATED ON ANOTHER DAY")
+        assert [line.split() for line in lines[4:]] == [
+            ["2023-11-14", "00:00:00", "4", "2", "5s", "0"],
+            ["2023-11-15", "00:00:00", "2", "1", "1h", "1"],
+            ["2023-11-16", "00:00:00", "3", "2", "1d1h", "2"],
+        ]
+        (row,) = topic.ok(*by_day, "-n", "1", "-o", "json").objects
+        assert (row["start"], row["out_of_order"]) == ("2023-11-16T00:00:00.000+01:00", 2)
+        assert (row["late_ms_max"], row["created_outside"]) == (25 * HOUR, 2)
+
+    def test_late_records_are_counted_by_hour_and_month(self, topic: Cli) -> None:
+        topic.clock.advance(24 * HOUR)
+        topic.append(at(NOW - 30 * 24 * HOUR))
+        late = ("latency", "flights", "--late", "--by")
+        lines = topic.ok(*late, "hour").lines
+        assert lines[1].endswith(" began at 2023-11-14 22:00:00 (UTC): 2 of 4 records")
+        assert lines[2].endswith(" 2 of 7 records were created in another hour (UTC) than appended")
+        assert lines[3].endswith("  CREATED IN ANOTHER HOUR")
+        assert [line.split()[2] for line in lines[4:]] == ["4", "2", *["0"] * 23, "1"]
+        assert topic.ok(*late, "month").lines[2] == (
+            "flights: 1 of 7 records was created in another month (UTC) than appended"
+        )
+
+    def test_late_records_without_an_append_time_are_in_no_day(self, topic: Cli) -> None:
+        topic.data.joinpath("flights-0", "00000000000000000000.appendtime").unlink()
+        result = topic.ok("latency", "flights", "--late", "--by", "day")
+        assert "flights: 4 records have no append time and are in no day" in result.err
+        assert result.lines[2].startswith("flights: 0 of 2 records were created on another day ")
+        assert topic.ok("latency", "flights:1", "--late", "--by", "day").lines == [
+            "flights: no record has a create time"
+        ]
 
     def test_a_range_may_be_whole_hours(self, topic: Cli) -> None:
         found = topic.ok("latency", "flights", "-o", "json", "--from", "now").objects

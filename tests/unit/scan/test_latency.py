@@ -13,7 +13,7 @@ from tests.worlds.directories.random_logs import TOPIC, make_log_dir, records_of
 from tests.worlds.directories.zoning import add_zones
 
 from tidelog.env import Env, ManualClock
-from tidelog.scan.latency import TopicLateness, latency, lateness, latest_records
+from tidelog.scan.latency import TopicLateness, UnitLateness, latency, lateness, latest_records
 from tidelog.scan.latency_arrays import buckets_of, distances
 from tidelog.storage.clocks.latency import (
     RELATIVE_ERROR,
@@ -186,6 +186,35 @@ def test_lateness_is_that_of_the_records(tmp_path: Path, seed: int) -> None:
     for share in (0.0, 0.01, 0.2):
         delay = found.delay_for(share) * (1 + RELATIVE_ERROR) + 1
         assert sum(one > delay for one in late) <= share * count
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+@pytest.mark.parametrize("unit", [CalendarUnit.HOUR, CalendarUnit.DAY])
+def test_lateness_by_append_time_is_that_of_the_records(
+    tmp_path: Path, unit: CalendarUnit, zone: str
+) -> None:
+    path, place = str(tmp_path / "data"), ZoneInfo(zone)
+    make_log_dir(path, 7, partitions=2, steps=60)
+    expected: dict[int, UnitLateness] = {}
+    with LogDir.open(path) as log_dir:
+        for partition in range(2):
+            reader, largest = log_dir.reader(TOPIC, partition), 0
+            for record in reader.records():
+                create_ms, append_ms = record.create_timestamp, reader.append_time_of(record.offset)
+                if create_ms is None:
+                    continue
+                if append_ms is not None:
+                    start = unit_start(append_ms, unit, place)
+                    one = expected.setdefault(start, UnitLateness())
+                    one.records += 1
+                    one.out_of_order += create_ms < largest
+                    one.late_ms_max = max(one.late_ms_max, largest - create_ms)
+                    one.created_outside += unit_start(create_ms, unit, place) != start
+                largest = max(largest, create_ms)
+    found = lateness(path, TOPIC, unit=unit, zone=place)[TOPIC]
+    assert found.by_unit == expected
+    assert sum(one.out_of_order for one in expected.values())
+    assert lateness(path, TOPIC)[TOPIC].by_unit == {}
 
 
 def test_an_empty_range_has_no_late_records() -> None:
