@@ -607,7 +607,11 @@ def _sources(log: "LogAccess", choice: Choice, options: CleanerOptions) -> Itera
             ensure_times(segment, "a compaction", accepting("compact", segment))
         elif segment.base_offset in rewritten and segment.is_tiered:
             is_unreadable = lost_times(segment) is not None
-        end = proven_end(segment, segment.append_times, trusted)
+        # The manifest's checksum proves the append times of a tiered segment. `proven_end` can't be
+        # used, because a truncated segment has no row at its end.
+        end = segment.end_offset
+        if not segment.is_tiered:
+            end = proven_end(segment, segment.append_times, trusted)
         yield replace(source, append_end=segment.base_offset if is_unreadable else end)
 
 

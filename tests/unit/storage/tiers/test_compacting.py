@@ -112,6 +112,23 @@ def tier_keys(tiered: Tiered) -> list[bytes | None]:
     return [r.key for r in tiered.log.records(isolation=COMMITTED) if r.offset < local]
 
 
+def test_a_truncated_segment_keeps_its_append_times() -> None:
+    tiered = start(**{"internal.segment.bytes": "2500"})
+    for number in range(9):
+        tiered.log.append([NewRecord(key=b"k%d" % (number % 4), value=b"v")])  # at the same time
+    tiered.log.roll()
+    put(tiered, 5, "this segment stays local")
+    tiered.move()
+    tiered.log.truncate_to(6)
+    assert tiered.log.local_start_offset == 6
+    before = {one.offset: tiered.log.append_time_of(one.offset) for one in tiered.log.records()}
+    assert None not in before.values()
+    compact(tiered)
+    after = {one.offset: tiered.log.append_time_of(one.offset) for one in tiered.log.records()}
+    assert list(after) == [2, 3, 4, 5]
+    assert after == {offset: before[offset] for offset in after}
+
+
 def test_the_tier_keeps_the_last_record_of_each_key() -> None:
     tiered = start()
     put_with_transactions(tiered, 120)
