@@ -507,7 +507,7 @@ def _show_erasure(surroundings: Surroundings, receipt: "Receipt", kind: Format) 
         most = _OFFSETS_MAX if shortened else None
         output.print_rows(surroundings, _FILES, _file_rows(receipt, most), kind)
     for line in receipt["not_reached"]:
-        surroundings.note(f"still contains the key: {line}")
+        surroundings.note(f"not reached: {line}")
     for line in receipt["notes"]:
         surroundings.note(line)
     if receipt["executed"]:

@@ -84,14 +84,20 @@ class FolderStore(TwoRequestStore):
                 file.close()
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield all objects in the folder and below it."""
-        objects, folders = self.list_dir(prefix)
+        """Yield all objects in the folder and below it, and the files of unfinished puts.
+
+        So a caller that removes orphans also removes the files that interrupted puts have left.
+        """
+        objects, folders = self._list_dir(prefix, with_parts=True)
         yield from objects
         for name in folders:
             yield from self.list(join_key(prefix, name))
 
     def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
         """Return the objects directly in the folder, and its subfolders' names; both sorted."""
+        return self._list_dir(prefix, with_parts=False)
+
+    def _list_dir(self, prefix: str, *, with_parts: bool) -> tuple[InfoList, NameList]:
         try:
             with self._typed("list", prefix):
                 entries = self._fs.list_dir(self._path(prefix))
@@ -100,7 +106,9 @@ class FolderStore(TwoRequestStore):
         keys = [
             join_key(prefix, entry.name)
             for entry in entries
-            if not entry.is_dir and entry.name != LOCK_NAME and not entry.name.endswith(PART_SUFFIX)
+            if not entry.is_dir
+            and entry.name != LOCK_NAME
+            and (with_parts or not entry.name.endswith(PART_SUFFIX))
         ]
         infos = [info for info in map(self.head, keys) if info is not None]
         return infos, [entry.name for entry in entries if entry.is_dir]

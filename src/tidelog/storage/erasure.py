@@ -330,7 +330,7 @@ class Erasure:
         removed: Removed files and tier objects that contained the key. Each removed file was
             waiting for deletion.
         not_reached: Files that still contain records of the key to erase, with up to 10 offsets of
-            these records for each file.
+            these records for each file, and files of damaged bytes, which can't be searched.
     """
 
     topic: str
@@ -433,7 +433,7 @@ def erasure_verdict(receipt: Receipt) -> str:
             f" {it}{reached}"
         )
     if left:
-        return f"{topic} still contains the key: {records} found{reached}"
+        return f"{topic} may still contain the key: {records} found{reached}"
     return f"{records} erased from {plural(files, 'file')} of {topic}"
 
 
@@ -485,6 +485,7 @@ def erase(
         for number in log_dir.topic(topic).present:
             name = TopicPartition(topic, number)
             searches[name] = searched = search(log_dir, name, key)
+            work.not_reached += _set_aside(log_dir, name)
             work.searched += searched
             tombstone = _lone_tombstone(log_dir, name, searched)
             if tombstone is not None:
@@ -515,6 +516,17 @@ def _removal(config: TopicConfig) -> str:
     if ways:
         return f"it stays until {' or '.join(ways)} removes it"
     return "nothing removes it, since the topic has neither compaction nor a limit of retention"
+
+
+def _set_aside(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str]:
+    """Return a line for each file of damaged bytes, in which no key can be searched for."""
+    directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
+    return [
+        f"{directory}/{entry.name}: damaged bytes that a repair moved out of the log can't be"
+        " searched; remove the file once it is not needed"
+        for entry in log_dir.env.files.list_dir(directory)
+        if entry.name.endswith(log_files.ASIDE_SUFFIX)
+    ]
 
 
 def _refuse_standby(log_dir: "DirectoryAccess") -> None:
@@ -848,12 +860,11 @@ def remove_unnamed(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str
     """
     mover = Mover.open(log_dir, name, MoveOptions())
     manifest = mover.settle()
-    now_ms = log_dir.env.clock.now_ms()
     tier = mover.log.tier
     if tier is not None:
         for one in manifest.garbage:
             log_dir.tier_files.drop_cached(tier.segment(one.segment).log_path)
-    removed = remove_garbage(mover.tier, manifest, now_ms)
+    removed = remove_garbage(mover.tier, manifest, INT64_MAX)
     if removed:
         mover.swap(lambda manifest: manifest.without_garbage(removed))
     return sorted({*map(mover.tier.key, removed), *collect_orphans(mover)})

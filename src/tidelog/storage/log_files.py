@@ -31,6 +31,7 @@ DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 REMOVED_SUFFIX: Final = ".removed"  # for files that `commits.overlay` reports as removed
+ASIDE_SUFFIX: Final = ".aside"  # for damaged bytes that a repair moved out of a log
 
 
 class LogFile(NamedTuple):

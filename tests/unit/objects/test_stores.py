@@ -68,7 +68,17 @@ class TestFolder(StoreRules):
         opened.put_if("a", b"x", etag=None)
         (tmp_path / "store" / f"b{PART_SUFFIX}").touch()
         assert (tmp_path / "store" / LOCK_NAME).exists()
-        assert [info.key for info in opened.list("")] == ["a"]
+        assert [info.key for info in opened.list_dir("")[0]] == ["a"]
+
+    def test_files_of_unfinished_puts_are_listed_so_that_they_can_be_removed(
+        self, opened: ObjectStore, tmp_path: Path
+    ) -> None:
+        opened.put("a/b", b"x")
+        part = tmp_path / "store" / "a" / f"c{PART_SUFFIX}"
+        part.write_bytes(b"an upload was interrupted here")
+        assert [info.key for info in opened.list("")] == ["a/b", f"a/c{PART_SUFFIX}"]
+        opened.delete(f"a/c{PART_SUFFIX}")
+        assert not part.exists()
 
     def test_a_disk_that_fails_is_typed(self, opened: ObjectStore, tmp_path: Path) -> None:
         (tmp_path / "store").write_bytes(b"a file where a folder should be")

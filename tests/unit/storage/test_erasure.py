@@ -283,6 +283,25 @@ def test_files_of_a_running_cleaning_are_reported_as_not_reached() -> None:
     assert any(".cleaned" in line for line in done.not_reached)
 
 
+@pytest.mark.parametrize("execute", [False, True])
+def test_damaged_bytes_that_a_repair_moved_are_reported_as_not_reached(execute: bool) -> None:
+    env = log_with_key()
+    name = "00000000000000000000.log.233.aside"
+    write(env, name, KEY)
+    done = run(env, execute=execute)
+    assert not done.is_complete
+    assert [line.partition(": ")[0] for line in done.not_reached] == [path_of(name)]
+
+
+def test_an_opening_removes_the_copy_of_a_log_file_that_a_crash_left_unfinished() -> None:
+    env = log_with_key()
+    name = "00000000000000000000.log.tmp"
+    write(env, name, read(env, "00000000000000000000.log"))
+    done = run(env)
+    assert done.is_complete
+    assert not env.files.exists(path_of(name))
+
+
 def test_segments_staged_by_another_job_are_reported_for_any_topic_name() -> None:
     env = log_with_key()
     data = read(env, "00000000000000000000.log")

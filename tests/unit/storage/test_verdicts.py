@@ -240,5 +240,5 @@ class TestErasure:
 
     def test_places_not_reached(self) -> None:
         assert erasure_verdict(receipt(2, executed=True, left=1)) == (
-            "t still contains the key: 2 records of the key found; 1 place not reached"
+            "t may still contain the key: 2 records of the key found; 1 place not reached"
         )

@@ -28,7 +28,6 @@ from tidelog.storage.checks.findings import (
     warning,
 )
 from tidelog.storage.checks.log_check import EpochSpan, LogCheck, LogFacts, LogReplay
-from tidelog.storage.checks.set_aside import ASIDE_SUFFIX
 from tidelog.storage.checks.sidecar_checks import (
     IndexRules,
     check_append_times,
@@ -249,7 +248,7 @@ def _check_name(path: str, name: str, bases: Set[int]) -> Iterator[Finding]:
         if name.endswith(suffix):
             yield note(path, meaning, "the next open for writing completes or removes it")
             return
-    if name.endswith(ASIDE_SUFFIX):
+    if name.endswith(log_files.ASIDE_SUFFIX):
         yield note(
             path,
             "damaged bytes that a repair moved out of the log",

@@ -42,7 +42,6 @@ from tidelog.storage.segment.log_end import (
 )
 from tidelog.storage.segment.segment import SegmentContext
 
-ASIDE_SUFFIX: Final = ".aside"
 # Maximum number of damaged byte ranges of a partition that one repair sets aside; if there are
 # more, the repair has to be run again.
 DAMAGES_MAX: Final = 1000
@@ -91,7 +90,7 @@ class Parting:
     @property
     def aside_path(self) -> str:
         """Path of the file that gets the damaged bytes."""
-        return f"{self.path}.{self.start}{ASIDE_SUFFIX}"
+        return f"{self.path}.{self.start}{log_files.ASIDE_SUFFIX}"
 
     def __str__(self) -> str:
         consequence = f"the log continues at offset {self.resumes_at}"

@@ -64,6 +64,8 @@ from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX
 
 COPY_CHUNK_BYTES: Final = 1 << 20
+# End of the name of an unfinished copy of a log file.
+_COPY_SUFFIX: Final = f"{log_files.LOG_SUFFIX}{files.TMP_SUFFIX}"
 
 
 @dataclass(slots=True)
@@ -84,13 +86,16 @@ class RecoveryReport:
 def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
     """Finish interrupted renames, and remove files of segments without a log file.
 
-    `.deleted` and `.cleaned` files are removed, and `.swap` files get their final names. If there
-    are `.cleaned` files, their cleaning is unfinished. In this case, the `.swap` files at or above
-    the smallest base offset of the `.cleaned` files are removed, too.
+    `.deleted`, `.cleaned` and `.log.tmp` files are removed, and `.swap` files get their final
+    names. A `.log.tmp` file is an unfinished copy of a log file (`copy_range`). If there are
+    `.cleaned` files, their cleaning is unfinished. In this case, the `.swap` files at or above the
+    smallest base offset of the `.cleaned` files are removed, too.
     """
     fs = context.env.files
     names = [entry.name for entry in fs.list_dir(context.directory) if not entry.is_dir]
-    changed = _remove_all(context, [n for n in names if n.endswith(log_files.DELETED_SUFFIX)])
+    copies = [name for _, name in _with_suffix(names, files.TMP_SUFFIX) if _COPY_SUFFIX in name]
+    deleted = [name for name in names if name.endswith(log_files.DELETED_SUFFIX)]
+    changed = _remove_all(context, [*deleted, *copies])
     cleaned = _with_suffix(names, log_files.CLEANED_SUFFIX)
     swapped = _with_suffix(names, log_files.SWAP_SUFFIX)
     if cleaned:

@@ -1,11 +1,14 @@
 """After an erasure in a tier, no object has the key, and other records are unchanged."""
 
+from pathlib import Path
+
 import pytest
 from tests.faults import seeded_env
 from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
 from tests.worlds.directories.logs import PATH, TOPIC
 
 from tidelog.errors import CorruptFile, InvalidRequest, MissingFile, StorageFailure
+from tidelog.objects.folder_store import PART_SUFFIX, open_folder
 from tidelog.record.record import Record
 from tidelog.storage import erasure
 from tidelog.storage.directory.broker_files import GROUPS_FILE
@@ -92,6 +95,32 @@ def test_garbage_and_orphans_are_erased_too() -> None:
     done = run(tiered)
     assert not holders(tiered)
     assert [one for one in done.removed if "a" * 32 in one]
+
+
+def test_replaced_objects_are_removed_although_the_clock_has_gone_back() -> None:
+    tiered = tier_with_key(30)
+    tier = tiered.log.tier
+    assert tier is not None
+    tiered.log.delete_records(tier.record.manifest.segments[0].end_offset)
+    tiered.move()
+    tiered.base.clock.jump(tiered.base.clock.now_ms() - 5)
+    assert run(tiered).is_complete
+    assert not holders(tiered)
+
+
+def test_the_file_of_an_interrupted_upload_is_erased(tmp_path: Path) -> None:
+    tiered = Tiered(base=seeded_env(3))
+    tiered.store.open = lambda url, options: open_folder(f"file://{tmp_path}", {})  # type: ignore[method-assign] # a folder
+    tiered.start(**EAGER)
+    for _ in range(20):
+        tiered.log.append([NewRecord(key=KEY, value=b"v" * 60)])
+    tiered.move()
+    folder = next(tmp_path.glob("t-*/0/*-*"))
+    orphan = folder.with_name(f"{0:020d}-{'a' * 32}") / f"{0:020d}.log{PART_SUFFIX}"
+    orphan.parent.mkdir()
+    orphan.write_bytes(KEY)
+    assert run(tiered).is_complete
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY in path.read_bytes()]
 
 
 def test_an_erasure_continues_after_any_failed_request_of_the_store() -> None:
