@@ -157,9 +157,10 @@ class OffsetCheckpoints:
 
         Args:
             name: The partition.
-            offset: Offset of the truncation; a larger log start or cleaner offset is lowered to it.
-                A batch that contains this offset is removed completely.
-            end_offset: Resulting log end; a larger recovery point is lowered to it.
+            offset: Offset of the truncation; a larger log start is lowered to it. A batch that
+                contains this offset is removed completely.
+            end_offset: Resulting log end; a larger recovery point or cleaner offset is lowered to
+                it. Otherwise records that are appended later would count as cleaned.
 
         Raises:
             OSError, StorageFailure: The disk failed.
@@ -169,8 +170,8 @@ class OffsetCheckpoints:
             self._write(files.RECOVERY_POINT_CHECKPOINT_FILE, self.recovery_points)
         if self.starts.get(name, 0) > offset:
             self.save_start(name, offset)
-        if (self.cleaner_offset(name) or 0) > offset:
-            self.note_cleaned(name, offset)
+        if (self.cleaner_offset(name) or 0) > end_offset:
+            self.note_cleaned(name, end_offset)
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
         """Return the offset below which a partition is compacted; None if none is stored.

@@ -258,7 +258,7 @@ class Truncator(LogPart):
         # recovery point with the remaining records.
         self._flusher.cut(end)
         self._options.lower_checkpoints(offset, end)
-        cut_history(context.env.files, context.directory, offset)
+        cut_history(context.env.files, context.directory, end)
         # `trusted_end` reads only the checkpoint and local files, not the object store, because
         # append times in the tier need no proof.
         trusted = segments.trusted_end()

@@ -223,6 +223,26 @@ def test_a_cut_below_the_cleaned_end_makes_it_unknown() -> None:
         assert log_dir.cleaner_offset(NAME) == 2
 
 
+def test_a_cut_inside_of_a_cleaned_batch_brings_no_deleted_key_back() -> None:
+    env = seeded_env(1)
+    with begin(env) as log_dir:
+        log = log_dir.log("t", 0)
+        log_dir.alter_config("t", {"delete.retention.ms": "1"})
+        log.append([NewRecord(key=b"%d" % number, value=b"v") for number in range(4)])
+        log.roll()
+        clean(log_dir, env)
+        assert log_dir.cleaner_offset(NAME) == 4
+        log.truncate_to(3)  # removes the whole batch
+        assert log.log_end_offset == log_dir.cleaner_offset(NAME) == 0
+        assert history(env).end_offset == 0
+        for record in (NewRecord(key=b"a", value=b"v"), NewRecord(key=b"a", value=None)):
+            log.append([record])
+        for key in (b"b", b"c", b"d"):
+            append(log_dir, env, key, 100)
+            clean(log_dir, env)
+        assert b"a" not in [record.key for record in log.records()]
+
+
 def test_a_cut_above_the_cleaned_offsets_changes_nothing() -> None:
     env = seeded_env(1)
     env.files.make_dirs(DIRECTORY)

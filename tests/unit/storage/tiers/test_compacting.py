@@ -113,7 +113,7 @@ def tier_keys(tiered: Tiered) -> list[bytes | None]:
 
 
 def test_a_truncated_segment_keeps_its_append_times() -> None:
-    tiered = start(**{"internal.segment.bytes": "2500"})
+    tiered = start(internal_segment_bytes="2500")
     for number in range(9):
         tiered.log.append([NewRecord(key=b"k%d" % (number % 4), value=b"v")])  # at the same time
     tiered.log.roll()

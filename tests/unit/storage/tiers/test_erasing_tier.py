@@ -108,9 +108,11 @@ def test_replaced_objects_are_removed_although_the_clock_has_gone_back() -> None
     assert not holders(tiered)
 
 
-def test_the_file_of_an_interrupted_upload_is_erased(tmp_path: Path) -> None:
+def test_the_file_of_an_interrupted_upload_is_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiered = Tiered(base=seeded_env(3))
-    tiered.store.open = lambda url, options: open_folder(f"file://{tmp_path}", {})  # type: ignore[method-assign] # a folder
+    monkeypatch.setattr(tiered.store, "open", lambda *_: open_folder(f"file://{tmp_path}", {}))
     tiered.start(**EAGER)
     for _ in range(20):
         tiered.log.append([NewRecord(key=KEY, value=b"v" * 60)])
