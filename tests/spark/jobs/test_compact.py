@@ -1,8 +1,10 @@
 """`tidelog.spark.compact` and its command on real Spark; tests/unit checks which records remain."""
 
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.unit.jobs.test_compact import TOPIC, fill_tier, last_of_each, make_keyed
 from tests.worlds.directories.topics import held
 from tests.worlds.kafka.groups import tidelog
@@ -38,3 +40,17 @@ def test_a_tier_is_compacted_by_tasks(spark: "SparkSession", tmp_path: Path) -> 
     for log, left in zip(before, held(place, TOPIC), strict=True):
         assert last_of_each(left) == last_of_each(log)
         assert len(left) < len(log) / 2
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_missing_partition_is_noted_and_not_created(tmp_path: Path) -> None:
+    place = make_keyed(tmp_path / "a", count=20)
+    missing = tmp_path / "a" / f"{TOPIC}-1"
+    rmtree(missing)
+    ended = tidelog("spark", "compact", place, TOPIC, "-o", "json")
+    assert (ended.code, [one["partition"] for one in ended.rows]) == (0, [0])
+    assert "partition 1 is listed in tidelog-topics.json, but has no directory" in ended.err
+    ended = tidelog("spark", "compact", place, f"{TOPIC}:1", "-o", "json")
+    assert (ended.code, ended.rows) == (0, [])
+    assert "partition 1 is listed in tidelog-topics.json, but has no directory" in ended.err
+    assert not missing.exists()

@@ -1,6 +1,7 @@
 """`tidelog.spark.reindex` on real Spark: its repairs, its output, and unchanged files."""
 
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ from tidelog.jobs.reindex.work import PartDone, grouped
 from tidelog.spark.places import Place
 from tidelog.storage.checks import DirectoryCheck
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,6 +121,21 @@ def test_damage_is_reported_and_not_repaired(spark: "SparkSession", tmp_path: Pa
     assert found.outcome is Outcome.FINDINGS
     assert any(finding.path == str(log) for finding in found.done[0].left)
     assert log.read_bytes() == data
+
+
+def test_a_missing_partition_is_a_finding(spark: "SparkSession", tmp_path: Path) -> None:
+    path = tmp_path / "logs"
+    make_log_dir(str(path), 3, partitions=3, steps=10)
+    rmtree(path / f"{TOPIC}-1")
+    modes = [{"mode": Mode.VERIFY}, {"zone_cache": str(tmp_path / "maps")}, {"mode": Mode.BUILD}]
+    for topics in (None, [TOPIC], [TopicPartition(TOPIC, 1), TopicPartition(TOPIC, 2)]):
+        for options in modes:
+            found = run(spark, Place(str(path)), topics, **options)  # type: ignore[arg-type]
+            damages = [each.damage for each in found.top if each.path == f"{path}/{TOPIC}-1"]
+            assert damages == ["the directory of this partition is missing"]
+            assert found.outcome is Outcome.FINDINGS
+    found = run(spark, Place(str(path)), [TopicPartition(TOPIC, 2)], mode=Mode.VERIFY)
+    assert found.outcome is Outcome.SOUND
 
 
 def test_the_command_ends_as_the_doctor_does(spark: "SparkSession", tmp_path: Path) -> None:

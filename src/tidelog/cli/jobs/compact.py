@@ -85,6 +85,6 @@ def compact(surroundings: Surroundings, request: Request, options: CompactOption
     ):
         reports = run(spark, request.directory, targets, **options)
     output.print_rows(surroundings, COLUMNS, map(row_of, reports), request.kind)
-    if not reports:
+    if not reports and not targets:
         surroundings.note("no topic has cleanup.policy=compact")
     return say_stopped(surroundings, ((one.name, one.stopped) for one in reports))

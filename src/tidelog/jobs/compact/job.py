@@ -48,7 +48,8 @@ from tidelog.jobs.compact.options import CompactOptions
 from tidelog.jobs.options import takes_options
 from tidelog.lazy_dataclass import dataclass
 from tidelog.objects.object_files import env_for
-from tidelog.spark.parts import parallelism, run_parts
+from tidelog.scan.plan import absent_errors, list_partitions
+from tidelog.spark.parts import NOBODY, Listener, parallelism, run_parts
 from tidelog.spark.session import described, our_words
 from tidelog.storage import files, log_files
 from tidelog.storage.compaction.cleaner import CleaningReport, clean, clean_partition
@@ -256,7 +257,7 @@ def run(
     try:
         env = env_for(directory, None, store)
         with LogDir.open(directory, env=env, options=LogDirOptions(writable=True)) as log_dir:
-            names = names_of(log_dir, topics)
+            names = names_of(log_dir, topics, listener)
             for number, name in enumerate(names):
                 log = log_dir.log(name.topic, name.partition)
                 if roll:
@@ -275,7 +276,7 @@ def run(
         if holder is None:
             raise
         with LogDir.open(directory) as readers:
-            names = names_of(readers, topics)
+            names = names_of(readers, topics, listener)
         with holder:
             for number, name in enumerate(names):
                 borrowed = BrokerPartition(
@@ -376,9 +377,14 @@ def check_topics(
 
 
 def names_of(
-    log_dir: LogDir, topics: Sequence[str | TopicPartition] | None
+    log_dir: LogDir,
+    topics: Sequence[str | TopicPartition] | None,
+    listener: Listener = NOBODY,
 ) -> list[TopicPartition]:
     """Return the partitions of the topics (None: all compacted topics), sorted.
+
+    Partitions that the topics file lists, but that have no directory, are left out; `listener` gets
+    a note about them.
 
     Raises:
         UnknownTopic: A topic does not exist.
@@ -386,7 +392,6 @@ def names_of(
     """
     if topics is None:
         topics = [name for name, info in log_dir.topics().items() if info.config.is_compacted]
-    names: set[TopicPartition] = set()
     for item in topics:
         topic = item.topic if isinstance(item, TopicPartition) else item
         info = log_dir.topic(topic)
@@ -396,9 +401,9 @@ def names_of(
                 f"{topic} is not a compacted topic; `tidelog config {topic} --data {data}"
                 " --set cleanup.policy=compact` makes it one"
             )
-        numbers = info.present if isinstance(item, str) else [item.partition]
-        names.update(TopicPartition(topic, number) for number in numbers)
-    return sorted(names)
+    for error in absent_errors(log_dir, topics):
+        listener.note(f"{error}; `tidelog doctor` shows what to do")
+    return list_partitions(log_dir, topics)
 
 
 def row_of(report: CleaningReport) -> tuple[object, ...]:

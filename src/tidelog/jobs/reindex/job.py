@@ -35,6 +35,7 @@ from tidelog.scan.plan import list_partitions
 from tidelog.spark.parts import Listener, directory_env, run_parts
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
+from tidelog.storage import files
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity
 from tidelog.storage.checks.directory_check import OFFSET_CHECKPOINTS
 from tidelog.storage.checks.partition_check import RepairFacts
@@ -79,8 +80,8 @@ class Reindex:
         findings: One row for each finding, whose state is `repaired` or `open`; see
             `FINDINGS_SCHEMA`.
         done: The same result by partition, as plain objects.
-        top: Findings on the files at the top of the directory (outside partitions) that are still
-            open.
+        top: Findings outside partitions that are still open: on missing partitions, and, if the job
+            processes all topics, on the files at the top of the directory.
         outcome: State of the directory after the job.
         problems: One line for each file that could not be built or checked.
     """
@@ -162,13 +163,15 @@ def run(
     job = _Job(spark, env, replace(place, address=path), options["listener"])
     if zone_cache is not None:
         kind = "cache" if mode == Mode.BUILD else "cache-check"
-        return ReindexResult(job.zones(topics, kind, zone_cache, group_bytes), ())
+        done = job.zones(topics, kind, zone_cache, group_bytes)
+        return ReindexResult(done, job.missing(topics))
     if mode == Mode.VERIFY:
         done = job.partitions(topics, mends=False)
-        return ReindexResult(done, job.top(done, mends=False) if topics is None else ())
+        top = job.top(done, mends=False) if topics is None else job.missing(topics)
+        return ReindexResult(done, top)
     with closing(lock(env, path)):
         done = job.partitions(topics, mends=True)
-        top = job.top(done, mends=True) if topics is None else []
+        top = job.top(done, mends=True) if topics is None else job.missing(topics)
         by_name = {(one.topic, one.partition): one for one in done}
         for one in job.zones(topics, "beside", None, group_bytes):
             by_name[one.topic, one.partition].add(one)
@@ -266,6 +269,19 @@ class _Job:
         with described(self.spark, f"reindex ({_TITLES[kind]})", topics):
             rows = run_parts(self.spark, parts, work, _DONE, listener=self.listener)
         return [PartDone.decode(str(row["done"])) for row in rows]
+
+    def missing(self, topics: TopicChoice) -> list[Finding]:
+        """Return the findings on partitions that the topics file lists without a directory."""
+        with LogDir.open(self.place.address, env=self.env) as log_dir:
+            present = list_partitions(log_dir, topics)
+            names = {*list_partitions(log_dir, topics, with_absent=True)}.difference(present)
+        if not names:
+            return []
+        check = DirectoryCheck(self.env.files, self.place.address, clock=self.env.clock)
+        check.load()
+        check.partitions.clear()
+        paths = {f"{self.place.address}/{files.partition_dir_name(name)}" for name in names}
+        return [finding for finding in check.findings() if finding.path in paths]
 
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
         """Check files at the top of the directory, in the driver; repair checkpoints if `mends`.
