@@ -11,8 +11,11 @@ import pytest
 from tests.worlds.constants import set_constant
 from tests.worlds.directories.topics import T0, append, make
 
-from tidelog.jobs.lag.job import GroupLag, hour_rows, measure
-from tidelog.jobs.lag.work import Counts, count_fetched_rows, count_split, decode_counts
+from tidelog.cli.jobs.lag import _unread
+from tidelog.jobs.lag.job import GroupLag, _group_lag, hour_rows, measure
+from tidelog.jobs.lag.work import Cell, Counts, count_fetched_rows, count_split, decode_counts
+from tidelog.remote.group_lag import Observation
+from tidelog.remote.lag_verdict import lag_sum
 from tidelog.remote.view import Count
 from tidelog.scan import plan
 from tidelog.scan.split import encode_split
@@ -38,6 +41,28 @@ def test_a_partition_that_is_completely_read_has_a_lag_of_zero(tmp_path: Path) -
     (lag,) = group.partitions
     assert (lag.seen.partition, lag.offset_lag) == (TopicPartition("t", 0), 0)
     assert lag.seen.left == Count(0, is_exact=True)
+
+
+def test_partitions_without_a_committed_offset_are_in_no_hour() -> None:
+    observations = [
+        Observation(
+            partition=TopicPartition("t", partition),
+            now_ms=HOUR_MS,
+            monotonic_ms=0,
+            committed=committed,
+            start=0,
+            end=5,
+            left=Count(5, is_exact=True),
+            unread=None,
+        )
+        for partition, committed in enumerate((0, None))
+    ]
+    counts = {("t", number): Counter({Cell("t", number, 0, "record", 0): 5}) for number in range(2)}
+    ends = dict.fromkeys(counts, 5)
+    group = _group_lag("readers", observations, dict.fromkeys(counts, (0, 5)), counts, ends)
+    assert group.hours == {("t", "record", 0): 5}
+    assert [lag.seen.left.records for lag in group.partitions] == [5, 5]
+    assert _unread(group) == lag_sum(group.partitions).records == 5
 
 
 def at_hour(hour: int) -> datetime:

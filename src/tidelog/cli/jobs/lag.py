@@ -272,7 +272,9 @@ def page(
 
 
 def _unread(group: "GroupLag") -> int:
-    return sum(one.seen.left.records for one in group.partitions)
+    from tidelog.remote.lag_verdict import lag_sum
+
+    return lag_sum(group.partitions).records
 
 
 def _in_short(group: "GroupLag", zone: str | None) -> str:

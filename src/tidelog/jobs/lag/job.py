@@ -183,7 +183,8 @@ class GroupLag:
         group: Name of the group.
         partitions: Lag in each partition; `seen.left` of an item is the counted number of unread
             records.
-        hours: Number of unread records by topic, clock and hour.
+        hours: Number of unread records by topic, clock and hour, without those of partitions in
+            which the group has no committed offset.
     """
 
     group: str
@@ -290,8 +291,9 @@ def _group_lag(
         cut_offsets = cuts[name]
         start, end = cut_offsets.index(one.next_offset), cut_offsets.index(one.end)
         unread = work.unread_by_hour(counts.get(name, Counter()), start, end)
-        for (clock, hour_ms), number in unread.items():
-            hours[name[0], clock, hour_ms] += number
+        if one.committed is not None:
+            for (clock, hour_ms), number in unread.items():
+                hours[name[0], clock, hour_ms] += number
         records = sum(number for (clock, _), number in unread.items() if clock == "record")
         rest = max(one.end - max(counted_ends[name], one.next_offset), 0)
         counted = replace(one, left=Count(records + rest, is_exact=not rest))
