@@ -16,7 +16,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.types import PORT_MAX
 
 BROKER_SCHEME: Final = "kafka://"
-_SERVER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):[0-9]{1,5}")
+SERVER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):[0-9]{1,5}")
 
 
 @reads_arguments()
@@ -84,7 +84,7 @@ class Place:
 
 def _check_servers(text: str, servers: str) -> None:
     for server in servers.split(","):
-        if not _SERVER.fullmatch(server) or int(server.rpartition(":")[2]) > PORT_MAX:
+        if not SERVER.fullmatch(server) or int(server.rpartition(":")[2]) > PORT_MAX:
             raise InvalidRequest(
                 f"{text}: {server!r} is not HOST:PORT with a port up to {PORT_MAX};"
                 f" give {BROKER_SCHEME}HOST:PORT[,HOST:PORT]"

@@ -124,6 +124,16 @@ def test_a_file_that_does_not_exist(cli: Cli, command: str, tmp_path: Path) -> N
             "new: no such directory; --create creates it",
         ),
         (
+            "spark mirror DATA flights --to 127.0.0.1:9092 --checkpoint c --create",
+            ExitCode.USAGE,
+            "127.0.0.1:9092: no such directory; for brokers, write kafka://127.0.0.1:9092",
+        ),
+        (
+            "spark lag east:9092,west:9092",
+            ExitCode.USAGE,
+            "for brokers, write kafka://east:9092,west:9092",
+        ),
+        (
             "spark mirror DATA --pattern x --to EMPTY --checkpoint c",
             ExitCode.USAGE,
             "no topic matches",

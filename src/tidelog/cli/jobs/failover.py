@@ -412,8 +412,11 @@ def _sentences(report: Report) -> list[str]:
 
 def _margin_line(plan: "FailoverPlan") -> str:
     if not plan.has_margin:
-        why = "the mirror's offset map has every start" if plan.is_by_map else "none was needed"
-        return f"no margin: {why}"
+        if plan.is_by_map:
+            return (
+                "the mirror's offset map has every start, so no margin for late records is needed"
+            )
+        return "no start was searched by time, so no margin for late records is needed"
     origin = "largest measured" if plan.latencies else "as stated"
     return (
         f"margin: latency {_duration(plan.margin.latency_ms)} ({origin}), clock skew"

@@ -48,7 +48,7 @@ from tidelog.pages import (
     write_report,
 )
 from tidelog.plots import Numbers, Plot, Series, Unit
-from tidelog.spark.places import Place
+from tidelog.spark.places import BROKER_SCHEME, SERVER, Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
 from tidelog.timespec import time_text
 from tidelog.types import ClockName, TopicPartition
@@ -75,11 +75,15 @@ def read_place(
 
     Raises:
         UsageProblem, InvalidRequest: The text is not a valid place, the settings can't be read, or
-            the settings don't apply to this kind of place.
+            the settings don't apply to this kind of place; or the text is HOST:PORT, and there is
+            no directory of this name.
         ConfigError: A line of the settings is invalid.
     """
     from tidelog.config.files import read_properties
 
+    is_server = all(map(SERVER.fullmatch, text.split(",")))
+    if is_server and not surroundings.env.files.exists(text):
+        raise UsageProblem(f"{text}: no such directory; for brokers, write {BROKER_SCHEME}{text}")
     client = {}
     if command_config is not None:
         content = read_settings_text(surroundings, command_config)
