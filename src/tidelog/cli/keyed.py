@@ -345,6 +345,14 @@ class DiffOptions:
         "--partition", type=int, metavar="N", help="Only this partition. Default: all."
     )
     inexact: Inexact = declared_by(inexact_option)
+    limit: int | None = option(
+        "--limit",
+        "-n",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Maximum number of keys to print; 0 prints only how many keys were added, changed and"
+        " deleted. Default: all.",
+    )
     kind: ReadFormat = declared_by(read_format_option("How rows are written."))
     key_as: Encoding = declared_by(key_column_option)
     value_as: Encoding = declared_by(value_column_option)
@@ -365,6 +373,7 @@ class DiffOptions:
     epilog=examples(
         "tidelog diff flights --from -1d",
         "tidelog diff flights --during 2013-02-08 --zone America/New_York -o json",
+        "tidelog diff flights --from 2013-03-01Z --to 2013-04-01Z --limit 0",
         "tidelog diff flights --from 2013-03-01Z --to 2013-04-01Z --key N14228",
         "tidelog diff flights --from -1h --clock append --bootstrap broker:9092",
     ),
@@ -409,7 +418,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> ExitCode:
         if options.kind.is_columns:
             topic, _ = parse_target(options.target)
             typed = TypedColumns(difference.schema, topic, options.forms)
-            write_columns(surroundings, typed, batches, None, options.kind)
+            write_columns(surroundings, typed, batches, options.limit, options.kind)
         else:
             changes = _print_changes(surroundings, batches, options)
             doubts = _doubts(difference, damage)
@@ -418,8 +427,13 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> ExitCode:
                 gap = f"records have no {options.clock.known_time_name}"
             if not damage.is_total:
                 gap = damage.left_out_text or gap
-                surroundings.say(_diff_verdict(changes, options, (before_ms, after_ms), gap))
-            if _is_short(surroundings, options) and options.key is None and changes["changed"]:
+                verdict = _diff_verdict(changes, options, (before_ms, after_ms), gap)
+                if options.limit == 0:
+                    output.print_verdict(surroundings, verdict, Format(options.kind))
+                else:
+                    surroundings.say(verdict)
+            is_short = _is_short(surroundings, options) and options.limit != 0
+            if is_short and options.key is None and changes["changed"]:
                 surroundings.hint(
                     "`--key KEY` shows the changed fields of one key; `--wide` shows whole values"
                 )
@@ -430,7 +444,9 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> ExitCode:
         )
         when = f" if key {options.key} was ever outside {difference.home}" if is_elsewhere else ""
         _note_doubts(surroundings, _doubts(difference, damage), options.zone, when)
-        _say(surroundings, difference, stats, whole=True, effect=effect if key is None else None)
+        effects = effect if key is None else None
+        is_whole = options.limit is None or not options.kind.is_columns
+        _say(surroundings, difference, stats, whole=is_whole, effect=effects)
     return ExitCode.ERROR if damage else ExitCode.OK
 
 
@@ -460,21 +476,24 @@ def _read_cuts(surroundings: Surroundings, options: DiffOptions) -> tuple[int, i
 def _print_changes(
     surroundings: Surroundings, batches: "Iterable[pa.RecordBatch]", options: DiffOptions
 ) -> Counter[str]:
-    """Print the rows of a diff; return the number of keys by kind of change."""
+    """Print the rows of a diff, at most `--limit`; return the number of keys by kind of change."""
     kind = Format(options.kind)
     changes: Counter[str] = Counter()
     is_short = _is_short(surroundings, options)
     is_by_field = is_short and options.key is not None
     columns = _FIELD_COLUMNS if is_by_field else _DIFF_COLUMNS
     out = output.writer(surroundings, columns, kind, zone=options.zone)
+    left = options.limit
     for batch in batches:
         changes.update(cast("list[str]", batch["change"].to_pylist()))
+        shown = batch if left is None else batch.slice(0, left)
+        left = None if left is None else left - shown.num_rows
         if is_by_field:
-            out.write(_field_rows(batch, options))
+            out.write(_field_rows(shown, options))
         else:
-            out.write(_diff_rows(batch, options, is_short=is_short))
-    if changes or kind is not Format.TABLE:
-        out.close()
+            out.write(_diff_rows(shown, options, is_short=is_short))
+    if (changes and options.limit != 0) or kind is not Format.TABLE:
+        out.close(None if is_by_field else changes.total())
     return changes
 
 

@@ -108,6 +108,21 @@ def test_a_diff_names_added_changed_and_deleted_keys(flights: Cli) -> None:
     assert [(row["key"], row["change"]) for row in rows] == [("a", "added"), ("b", "added")]
 
 
+def test_a_limited_diff_counts_all_changed_keys(flights: Cli) -> None:
+    append_two_keys(flights)
+    diff = ("diff", "flights", "--from", str(NOW - 99))
+    whole = flights.ok(*diff, "-o", "json")
+    assert len(whole.objects) == 2
+    limited = flights.ok(*diff, "-n", "1", "-o", "json")
+    assert limited.objects == whole.objects[:1]
+    assert limited.err == whole.err
+    summary = flights.ok(*diff, "--limit", "0")
+    assert summary.lines == whole.err.splitlines()[:1]
+    assert "hint" not in summary.err
+    raw = flights.ok(*diff, "-n", "1", "-o", "arrow").raw
+    assert pa.ipc.open_stream(raw).read_all().num_rows == 1
+
+
 def test_a_diff_of_one_key_shows_only_this_key(flights: Cli) -> None:
     append_two_keys(flights)
     start = ("--from", str(NOW - 99))
