@@ -20,7 +20,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from tidelog.amounts import offsets_text, plural, verb
 from tidelog.closing import Closing
@@ -33,6 +33,7 @@ from tidelog.errors import (
     CorruptFile,
     CorruptMessage,
     InvalidRequest,
+    MissingFile,
     StorageFailure,
     TidelogError,
 )
@@ -69,6 +70,9 @@ from tidelog.storage.directory.broker_files import (
 from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir, LogDirOptions
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.log import Log
 
 PROMOTE: Final = "promote"
 
@@ -263,11 +267,21 @@ class Follower(Closing):
             name = TopicPartition(topic.name, number)
             copy = self.copies.get(name)
             if copy is None:
-                copy = Copy(name, topic.topic_id, self._directory.log(topic.name, number))
+                copy = Copy(name, topic.topic_id, self._log(name))
                 self.copies[name] = copy
             copy.led_by(led)
             if not isinstance(copy.problem, StorageFailure):
                 copy.problem = None
+
+    def _log(self, name: TopicPartition) -> "Log":
+        """Open a partition's log; if its directory is lost, create it to copy the records again."""
+        try:
+            return self._directory.log(name.topic, name.partition)
+        except MissingFile as failure:
+            self._add_notes([str(failure)])
+            admin = self._directory.topic_admin
+            admin.make_again(name, admin.get(name.topic))
+            return self._directory.log(name.topic, name.partition)
 
     def _miss(self, name: TopicPartition, failure: ClusterFailure) -> None:
         self.copies.pop(name, None)

@@ -108,9 +108,16 @@ def test_a_directory_of_some_replicas_of_kafka_is_read(path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", _READS)
-def test_a_partition_that_a_writer_creates_again_is_empty(path: Path, name: str) -> None:
+def test_a_partition_that_is_created_again_is_empty(path: Path, name: str) -> None:
+    record = NewRecord(key=b"a", value=b"2")
+    with (
+        tidelog.open(path, writable=True) as log,
+        pytest.raises(MissingFile, match="all records before offset 1"),
+    ):
+        log.append("t", [record], partition=1)
+    (path / "t-1").mkdir()
     with tidelog.open(path, writable=True) as log:
-        log.append("t", [NewRecord(key=b"a", value=b"2")], partition=1)
+        log.append("t", [record], partition=1)
         assert _READS[name](log) == 3
 
 

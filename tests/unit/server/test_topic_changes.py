@@ -307,6 +307,23 @@ def test_a_topic_never_gets_the_records_of_a_stray_directory(
     assert (stray / f"{0:020}.log").read_bytes() == b"records"
 
 
+def test_a_partition_that_lost_its_directory_is_offline_until_it_is_restored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened_node(tmp_path) as node:
+        asyncio.run(topic_changes.create(node, "t", 2))
+        for number in (0, 1):
+            node.partitions.get("t", number).log.append([NewRecord(value=b"v")])
+    (tmp_path / "t-1").rename(tmp_path / "moved")
+    with opened_node(tmp_path) as node:
+        assert any("t-1: opening for writing failed" in line for line in caplog.messages)
+        assert node.partitions.find("t", 1) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not (tmp_path / "t-1").exists()
+        assert node.partitions.get("t", 0).log.log_end_offset == 1
+        (tmp_path / "moved").rename(tmp_path / "t-1")
+        assert node.partitions.get("t", 1).log.log_end_offset == 1
+
+
 async def _answer(
     response: Awaitable[CreateTopicsResponse | LargeResponse],
 ) -> CreateTopicsResponse:

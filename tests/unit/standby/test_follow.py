@@ -106,6 +106,18 @@ class TestCopy:
             assert copy.counts.batches == 1
             assert (copy.lag, copy.log.log_end_offset) == (0, 3)
 
+    def test_a_lost_directory_is_copied_again(self, leader: FakeLeader, env: SeededEnv) -> None:
+        leader.put(b"a", b"b")
+        copy_all(leader, env)
+        lost = f"{STANDBY}/t-0"
+        for entry in env.files.list_dir(lost):
+            env.files.remove(f"{lost}/{entry.name}")
+        env.files.remove_dir(lost)
+        with follow(leader, env) as follower:
+            catch_up(follower)
+            assert any("all records before offset 2" in note for note in follower.notes)
+            assert values(follower.copies[P0].log) == [b"a", b"b"]
+
     def test_a_hard_stop_needs_only_a_recovery(self, leader: FakeLeader, env: SeededEnv) -> None:
         leader.put(b"a")
         with follow(leader, env) as follower:

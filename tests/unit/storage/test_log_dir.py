@@ -154,24 +154,41 @@ class TestReading:
             with pytest.raises(InvalidRequest, match="no such directory"):
                 LogDir.open("/nowhere", env=env, options=options)
 
-    def test_a_partition_without_a_directory_is_created_empty_and_reported(
+    def test_a_partition_without_a_directory_is_created_again_only_if_it_had_no_records(
         self, tmp_path: Path
     ) -> None:
         with tidelog.open(tmp_path, writable=True) as directory:
-            directory.create_topic(TOPIC, partitions=3)
+            directory.create_topic(TOPIC, partitions=4)
             assert not directory.reports
             directory.append(TOPIC, [NewRecord(value=b"v")] * 5, partition=1)
-        for number in (1, 2):
+            directory.append(TOPIC, [NewRecord(value=b"v")] * 3, partition=3)
+            directory.log(TOPIC, 3).delete_records(3)
+        moved = tmp_path / "moved"
+        (tmp_path / f"{TOPIC}-1").rename(moved)
+        for number in (2, 3):
             shutil.rmtree(tmp_path / f"{TOPIC}-{number}")
+        (tmp_path / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 1 5\n")
+        for was_made in (False, True):
+            with tidelog.open(tmp_path, writable=True) as directory:
+                for number in (0, 2):
+                    assert directory.log(TOPIC, number).log_end_offset == 0
+                for number, end in ((1, 5), (3, 3)):
+                    text = f"{TOPIC}-{number}: .* all records before offset {end}; restore it"
+                    for _ in range(2):
+                        with pytest.raises(MissingFile, match=text):
+                            directory.log(TOPIC, number)
+                assert not (tmp_path / f"{TOPIC}-1").exists()
+                made = "the directory of this partition was missing; an empty one was created"
+                lost = [line for line in directory.reports if "all records before" in line]
+                assert [line.partition(":")[0] for line in lost] == [
+                    f"{tmp_path}/{TOPIC}-{number}" for number in (1, 3)
+                ]
+                assert (f"{tmp_path}/{TOPIC}-2: {made}" in directory.reports) is not was_made
         with tidelog.open(tmp_path, writable=True) as directory:
-            for number in range(3):
-                assert directory.log(TOPIC, number).log_end_offset == 0
-            lost = "the records below offset 5 are lost; restore it from a backup"
-            made = "the directory of this partition was missing; an empty one was created"
-            assert directory.reports == [
-                f"{tmp_path}/{TOPIC}-1: {made}; {lost}",
-                f"{tmp_path}/{TOPIC}-2: {made}",
-            ]
+            moved.rename(tmp_path / f"{TOPIC}-1")
+            (tmp_path / f"{TOPIC}-3").mkdir()
+            assert directory.log(TOPIC, 1).log_end_offset == 5
+            directory.append(TOPIC, [NewRecord(value=b"v")], partition=3)
 
 
 class TestStarts:

@@ -435,11 +435,22 @@ class DirectoryCheck:
             names = [TopicPartition(info.name, number) for number in absent_numbers(info)]
             for name in filter(self.selection.takes, names):
                 path = f"{self.path}/{files.partition_dir_name(name)}"
+                had_records = any(
+                    self._read_offsets(checkpoint).get(name, 0)
+                    for checkpoint in (
+                        files.RECOVERY_POINT_CHECKPOINT_FILE,
+                        files.LOG_START_CHECKPOINT_FILE,
+                    )
+                )
+                effect = (
+                    "until then, it can't be opened for writing, because it had records"
+                    if had_records
+                    else "the next open for writing creates an empty one"
+                )
                 yield warning(
                     path,
                     "the directory of this partition is missing",
-                    f"restore it from a backup{restore_advice(info.config, path)};"
-                    " the next open for writing creates an empty one",
+                    f"restore it from a backup{restore_advice(info.config, path)}; {effect}",
                 )
         yield from self._check_strays()
 

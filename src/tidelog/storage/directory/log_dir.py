@@ -302,6 +302,7 @@ class LogDir(Closing):
         self.topic_admin.remove_leftovers()
         if self._options.prepare is not None:
             self._options.prepare(self)
+        self.topic_admin.report_missing()
         if not was_clean:
             self._recover()
 

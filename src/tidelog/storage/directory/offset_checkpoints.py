@@ -99,6 +99,13 @@ class OffsetCheckpoints:
         point = self.recovery_points.get(name, 0)
         return RecordedEnd(point, is_end=is_end, is_dense=is_dense)
 
+    def known_end(self, name: TopicPartition) -> int:
+        """Return an offset that the partition's log has reached for certain; 0 if none is known.
+
+        The checkpoint files have no offsets of deleted topics.
+        """
+        return max(self.recovery_points.get(name, 0), self.starts.get(name, 0))
+
     def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
         """Return a log's start offset in the checkpoint file; 0 if the file has none.
 

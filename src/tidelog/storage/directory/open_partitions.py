@@ -109,8 +109,8 @@ class OpenPartitions:
 
         Raises:
             UnknownTopic: No such topic or partition.
-            MissingFile: The topics file lists the partition, but it has no directory. (A directory
-                that is open for writing creates an empty one.)
+            MissingFile: The topics file lists the partition, but it has no directory. (If it had no
+                records, a directory that is open for writing creates an empty one.)
             CorruptFile, UnsupportedVersion: A reader can't read the list of topics, a commit record
                 or the partition's `tidelog-tier.json`.
             StorageFailure: The disk failed.
@@ -159,6 +159,7 @@ class OpenPartitions:
         Raises:
             UnknownTopic: No such topic or partition.
             ReadOnly: The directory was opened for reading.
+            MissingFile: The partition's directory is missing, and it had records.
             StorageFailure: The disk failed.
         """
         log = self._logs.get(name)

@@ -35,7 +35,7 @@ from tidelog.amounts import partitions_text
 from tidelog.config import ConfigNote
 from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
 from tidelog.env import Clock, Env, FileSystem
-from tidelog.errors import CorruptFile, StorageFailure, TidelogError, UnknownTopic
+from tidelog.errors import CorruptFile, MissingFile, StorageFailure, TidelogError, UnknownTopic
 from tidelog.storage import commits, files, text_files
 from tidelog.storage.directory.broker_files import read_stored_defaults
 from tidelog.storage.directory.offset_checkpoints import OffsetCheckpoints
@@ -422,7 +422,12 @@ class TopicAdmin:
         """Ensure that a partition's directory exists and durably contains the topic's id.
 
         If the topic has no id, only the directory is ensured. If the directory had to be created,
-        this is reported, because records may be lost. In any thread; raises StorageFailure.
+        this is reported, because records may be lost. In any thread.
+
+        Raises:
+            MissingFile: The directory is missing, and a checkpoint file proves that it had records.
+                A new directory would give their offsets to other records.
+            StorageFailure: The disk failed.
         """
         was_clean = self._context.checkpoints.was_clean
         with typed_reads(self._path):
@@ -430,17 +435,9 @@ class TopicAdmin:
                 with self._changing:
                     self._registry.settle()
             if not self._fs.exists(self._dirs.path(name)):
-                self._dirs.make_again(name, info.topic_id)
-                with self._changing:
-                    self._registry.add_present(name)
-                end = self._context.checkpoints.recovery_points.get(name, 0)
-                path = self._dirs.path(name)
-                lost = f"; the records below offset {end} are lost" if end else ""
-                advice = f"; restore it from a backup{restore_advice(info.config, path)}"
-                self._context.report(
-                    f"{path}: the directory of this partition was missing; an empty one was"
-                    f" created{lost}{advice if end else ''}"
-                )
+                if end := self._context.checkpoints.known_end(name):
+                    raise self._missing(name, info, end)
+                self.make_again(name, info)
             elif not (was_clean or info.foreign or info.topic_id is None):
                 self._dirs.mend(name, info.topic_id)
             self._dirs.settle(name)
@@ -448,6 +445,34 @@ class TopicAdmin:
     def settle_all(self) -> None:
         """Call `settle` for all new partitions that still need it; raises OSError."""
         self._dirs.settle_all()
+
+    def report_missing(self) -> None:
+        """Report each partition that can't be opened because its directory is missing."""
+        for info in self._registry.topics.values():
+            for number in absent_numbers(info):
+                name = TopicPartition(info.name, number)
+                end = self._context.checkpoints.known_end(name)
+                if end and not self._fs.exists(self._dirs.path(name)):
+                    self._context.report(str(self._missing(name, info, end)))
+
+    def _missing(self, name: TopicPartition, info: TopicInfo, end: int) -> MissingFile:
+        path = self._dirs.path(name)
+        reason = (
+            f"the directory is missing, and with it all records before offset {end}; restore it"
+            f" from a backup{restore_advice(info.config, path)}; to continue without these records,"
+            " create an empty directory of this name"
+        )
+        return MissingFile(path, "opening for writing", reason)
+
+    def make_again(self, name: TopicPartition, info: TopicInfo) -> None:
+        """Create a partition's missing directory, durably, and report this; raises OSError."""
+        self._dirs.make_again(name, info.topic_id)
+        with self._changing:
+            self._registry.add_present(name)
+        path = self._dirs.path(name)
+        self._context.report(
+            f"{path}: the directory of this partition was missing; an empty one was created"
+        )
 
     def tidy(self) -> None:
         """Remove deleted topics from the registry's file after their directories are renamed.
