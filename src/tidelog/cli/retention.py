@@ -432,9 +432,16 @@ def _partition_lines(story: "PartitionStory", zone: str | None) -> list[str]:
 
 
 def _notes_of(story: "PartitionStory") -> list[str]:
+    from tidelog.storage.segment.deletion_history import LATER_RELEASE
+
     damage, more = story.deletion_problems[:1], len(story.deletion_problems) - 1
     others = f" (and {plural(more, 'more line')})" if more > 0 else ""
-    notes = [f"deletion-history is damaged: {problem}{others}" for problem in damage]
+    notes = [
+        problem
+        if problem.startswith(LATER_RELEASE)
+        else f"deletion-history is damaged: {problem}{others}"
+        for problem in damage
+    ]
     return notes if story.storm is None else [*notes, f"{story.storm}"]
 
 

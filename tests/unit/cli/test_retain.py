@@ -316,6 +316,11 @@ def test_why_begins_with_the_number_of_offsets_that_each_rule_deleted(cli: Cli) 
     history.write_text("".join(line for line in lines if "retention.ms" not in line))
     rules = f"{start} by a rule that is not recorded, {5 - start} by delete-records"
     assert f"5 offsets were deleted ({rules}), the last" in cli.ok("why", "t").lines[0]
+    history.write_text("7\nof a later release\n")
+    later = "deletion history of version 7; this release reads up to version 0"
+    shown = cli.ok("why", "t:0").lines
+    assert any(line.strip() == later for line in shown), shown
+    assert not any("damaged" in line for line in shown)
 
 
 def test_the_topic_view_of_why_has_one_line_on_deleted_offsets(cli: Cli) -> None:

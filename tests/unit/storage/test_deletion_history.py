@@ -15,13 +15,14 @@ from tests.worlds.directories.logs import (
     new_log,
     path_of,
     put,
+    read,
     reader_of,
     reopen,
     write,
 )
 
 from tidelog.config import TopicConfig
-from tidelog.errors import CorruptFile, StorageFailure
+from tidelog.errors import CorruptFile, StorageFailure, UnsupportedVersion
 from tidelog.record.coding import crc32c
 from tidelog.storage.checks.directory_check import DirectoryCheck
 from tidelog.storage.directory.topic_retention import PartitionStory, deletion_text, explain
@@ -90,10 +91,15 @@ class TestFormat:
         assert len(problems) == 1
         assert problems[0].isprintable()
 
-    @pytest.mark.parametrize("data", [b"", b"7\n", b"0", b"\xff\xfe nothing of ours"])
+    @pytest.mark.parametrize("data", [b"", b"7", b"07\n", b"0", b"\xff\xfe nothing of ours"])
     def test_another_version_is_refused(self, data: bytes) -> None:
         with pytest.raises(CorruptFile, match="of the deletion history, 0 expected"):
             decode_events(data)
+
+    def test_a_file_of_a_later_release_is_not_damaged(self) -> None:
+        text = "deletion history of version 7; this release reads up to version 0"
+        with pytest.raises(UnsupportedVersion, match=text):
+            decode_events(b"7\n1 2 3\n")
 
     def test_only_events_that_continue_each_other_are_joined(self) -> None:
         later = FIRST._replace(first_ms=3_000, last_ms=3_000, start_offset=42, end_offset=60)
@@ -219,7 +225,27 @@ class TestEvents:
 
 
 class TestDamage:
-    @pytest.mark.parametrize("data", [b"\0\1", b"", b"7\n1 2 3\n", b"0" + b"\n" * 2**17])
+    def test_a_file_of_a_later_release_is_reported_and_left(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        env, directory, log = new_log()
+        put(log, 1, 2, 3)
+        log.delete_records(1)
+        directory.close()
+        write(env, DELETION_HISTORY_FILE, later := b"7\n1 2 3\n")
+        text = "deletion history of version 7; this release reads up to version 0"
+        assert story(env).deletion_problems == [text]
+        check = DirectoryCheck(env.files, PATH, clock=env.clock)
+        check.load()
+        (finding,) = check.findings()
+        assert (finding.damage, finding.remedy) == (text, "use the release that wrote it")
+        directory, log = reopen(env)
+        log.delete_records(2)
+        assert log.log_start_offset == 2
+        assert any("can't record the deletion" in line for line in caplog.messages)
+        assert read(env, DELETION_HISTORY_FILE) == later
+
+    @pytest.mark.parametrize("data", [b"\0\1", b"", b"x\n1 2 3\n", b"0" + b"\n" * 2**17])
     def test_an_unreadable_file_makes_the_deletions_unknown(self, data: bytes) -> None:
         env, directory, log = new_log()
         put(log, 1, 2, 3)

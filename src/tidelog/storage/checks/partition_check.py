@@ -530,12 +530,15 @@ class PartitionCheck:
 
     def _check_facts(self) -> Iterator[Finding]:
         """Yield findings in primary files whose damage does not affect reads of records."""
-        for name, decode, remedy in _FACT_FILES:
+        for name, decode, effect in _FACT_FILES:
+            remedy = effect
             try:
                 data = self.partition.read(name)
                 problems = [] if data is None else decode(data)
             except CorruptFile as error:
                 problems = [error.reason]
+            except UnsupportedVersion as error:
+                problems, remedy = [error.reason], "use the release that wrote it"
             for problem in problems:
                 yield warning(self.partition.path(name), problem, remedy)
 

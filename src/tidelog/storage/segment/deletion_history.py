@@ -17,12 +17,13 @@ Kafka ignores the file. Source: docs/format.md#text-files; docs/retention.md.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile
+from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, text_files
 from tidelog.storage.segment.segment import SegmentContext
@@ -33,6 +34,8 @@ EVENTS_MAX: Final = 64
 NO_SETTINGS: Final = "-"
 _VERSION: Final = 0
 _FIELD_COUNT: Final = 8
+# Begin of the problem of a file that a later release wrote.
+LATER_RELEASE: Final = "deletion history of version"
 _SIZE_MAX: Final = 64 * 1024  # several times the size of 64 events
 _LOGGER: Final = logging.getLogger(__name__)
 
@@ -121,11 +124,15 @@ def decode_events(data: Buffer) -> tuple[list[DeletionEvent], list[str]]:
     """Return the events, oldest first, and the problems of lines that were left out.
 
     Raises:
-        CorruptFile: The file has an unknown version, or too many lines.
+        CorruptFile: The file has no valid version, or too many lines.
+        UnsupportedVersion: A later release wrote the file.
     """
     *lines, torn = bytes(data).decode("ascii", "replace").split("\n")
     if lines[:1] != [str(_VERSION)]:
         version = (*lines, torn)[0][:20]
+        if lines and re.fullmatch("[1-9][0-9]{0,8}", version, re.ASCII):
+            text = f"{LATER_RELEASE} {version}; this release reads up to version {_VERSION}"
+            raise UnsupportedVersion(text)
         raise CorruptFile(f"version {version!r} of the deletion history, {_VERSION} expected")
     if len(lines) > EVENTS_MAX + 1:
         raise CorruptFile(f"{len(lines)} lines, at most {EVENTS_MAX + 1} expected")
@@ -156,26 +163,33 @@ def read_deletions(fs: FileSystem, directory: str) -> tuple[list[DeletionEvent],
 
     Both are empty if there is no file. Raises OSError.
     """
-    path = f"{directory}/{DELETION_HISTORY_FILE}"
     try:
-        return files.read_decoded(fs, path, decode_events, ([], []), limit=_SIZE_MAX)
-    except CorruptFile as error:
+        return _read(fs, directory)
+    except (CorruptFile, UnsupportedVersion) as error:
         return [], [error.reason]
+
+
+def _read(fs: FileSystem, directory: str) -> tuple[list[DeletionEvent], list[str]]:
+    path = f"{directory}/{DELETION_HISTORY_FILE}"
+    return files.read_decoded(fs, path, decode_events, ([], []), limit=_SIZE_MAX)
 
 
 def add_deletions(context: SegmentContext, added: Sequence[DeletionEvent]) -> None:
     """Add events to a partition's file. The directory is not synced; the caller may sync it.
 
-    Damaged lines are dropped. If a system call fails, the failure is logged, and the file is
-    unchanged.
+    Damaged lines are dropped. If a system call fails, or a later release wrote the file, this is
+    logged, and the file is unchanged.
     """
     try:
-        old, _ = read_deletions(context.env.files, context.directory)
+        try:
+            old, _ = _read(context.env.files, context.directory)
+        except CorruptFile:
+            old = []
         events = [*clipped(old, added[0].start_offset), *added]
         if len(events) > EVENTS_MAX:
             middle = len(events) - EVENTS_MAX // 2
             events = [*joined(events[:middle]), *events[middle:]][-EVENTS_MAX:]
         path = f"{context.directory}/{DELETION_HISTORY_FILE}"
         files.write_atomically(context.env.files, path, encode_events(events), sync_name=False)
-    except OSError as error:
+    except (OSError, UnsupportedVersion) as error:
         _LOGGER.warning("%s: can't record the deletion: %s", context.topic_partition, error)
