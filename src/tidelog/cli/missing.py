@@ -90,7 +90,10 @@ def _deleted_note(
         if _begins_before(ranges[name], start, firsts[name])
     ]
     if cut:
-        yield f"earlier offsets were deleted by retention or delete-records: {_listed(cut)}"
+        # `why` reads the files that a source needs to know what was compacted.
+        has_files, topic = directory.source.knows_compaction, next(iter(deleted)).topic
+        which = f" (`tidelog why {topic}` shows which)" if has_files else ""
+        yield f"earlier offsets were deleted by retention or delete-records{which}: {_listed(cut)}"
 
 
 def _compacted_topics(

@@ -188,8 +188,11 @@ def test_without_a_match_of_all_records_the_conditions_are_reported(
 def test_without_a_match_deleted_offsets_are_reported(hours: Cli, place: tuple[str, ...]) -> None:
     early = ("read", "flights", "--offset", "0..2")
     hours.ok("delete-records", "flights:0", "--offset", "3", "--yes", *place)
+    which = f" (`tidelog why flights --data {hours.data}` shows which)"
+    which = "" if "--bootstrap" in place else which
     note = (
-        "earlier offsets were deleted by retention or delete-records: flights-0 starts at offset 3"
+        f"earlier offsets were deleted by retention or delete-records{which}: flights-0 starts at"
+        " offset 3"
     )
     times = (("record", ""), ("append", ", whose append time is 2023-11-15 04:13:20 UTC"))
     for clock, time in times:
