@@ -18,7 +18,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.amounts import plural, verb
+from tidelog.amounts import plural, ranges_text, verb
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     Closed,
@@ -72,6 +72,9 @@ RECORD_BYTES_MAX: Final = 100_000_000
 
 # librdkafka's error code for a partition that is not in its metadata.
 _UNKNOWN_PARTITION: Final = -190
+
+# Maximum number of ranges of appended records that an error names.
+RANGES_SHOWN: Final = 20
 
 # Maximum number of callbacks that wait for their thread; while so many wait, calls wait.
 CALLBACKS_MAX: Final = 200_000
@@ -172,13 +175,24 @@ class _Result(Future[Results]):
 class _Call:
     """State of one append: number of records in the queue, and offsets of the delivered records."""
 
-    __slots__ = ("count", "error", "is_cause", "is_sealed", "lock", "offsets", "result", "waiting")
+    __slots__ = (
+        "count",
+        "error",
+        "failures",
+        "is_cause",
+        "is_sealed",
+        "lock",
+        "offsets",
+        "result",
+        "waiting",
+    )
 
     def __init__(self, callbacks: _Callbacks) -> None:
         self.result = _Result(callbacks)
         self.lock = threading.Lock()
         self.waiting = 0
         self.count = 0
+        self.failures: list[int] = []  # indexes of the records that failed
         self.is_sealed = False
         self.error: TidelogError | None = None
         self.is_cause = False  # False: `error` is only a consequence of another record's error
@@ -200,8 +214,8 @@ class _Call:
             self.waiting -= 1
         self._settle()
 
-    def failed(self, error: TidelogError, *, is_cause: bool = True) -> None:
-        """Remember that a record of the call failed.
+    def failed(self, index: int, error: TidelogError, *, is_cause: bool = True) -> None:
+        """Remember that the record with this index in the call failed.
 
         The call's first error is kept, unless a later error has `is_cause` and the first error
         does not. `is_cause` is false if the record was refused only because of another record of
@@ -210,6 +224,7 @@ class _Call:
         with self.lock:
             if self.error is None or (is_cause and not self.is_cause):
                 self.error, self.is_cause = error, is_cause
+            self.failures.append(index)
             self.waiting -= 1
         self._settle()
 
@@ -243,7 +258,12 @@ class _Call:
             records = (
                 f"{plural(self.count, 'record')} of the call {verb(self.count, 'was', 'were')}"
             )
-            error.add_note(f"despite this error, {records} appended to the log")
+            failures = set(self.failures)
+            done = (at for at in range(self.count + len(failures)) if at not in failures)
+            ranges = ranges_text(done).split(", ")
+            more = ", ..." if len(ranges) > RANGES_SHOWN else ""
+            which = f"{verb(self.count, 'index', 'indexes')} {', '.join(ranges[:RANGES_SHOWN])}"
+            error.add_note(f"despite this error, {records} appended to the log: {which}{more}")
         return error
 
 
@@ -301,7 +321,7 @@ class Sender:
 
         The future's `result()` raises InvalidRecord, InvalidTimestamp, MessageTooLarge,
         ClusterFailure and others. After such an error, other records of the call may be in the log;
-        a note of the error states how many.
+        a note of the error states how many, and their indexes in the call, from 0 on.
         """
         self._callbacks.wait_for_room()
         codec_name = self._codec_name if codec is None else codec.config_name
@@ -452,10 +472,10 @@ class _Lane:
 
         def on_delivery(error: "ck.KafkaError | None", message: "ck.Message") -> None:
             try:
-                self._handle_report(call, (topic, row[0]), error, message)
+                self._handle_report(call, index, (topic, row[0]), error, message)
             except Exception as problem:  # noqa: BLE001 - it would end the thread
                 reason = f"{where}: {problem!r}"
-                call.failed(ClusterFailure(self._client.bootstrap, "append", reason))
+                call.failed(index, ClusterFailure(self._client.bootstrap, "append", reason))
 
         call.sent()
         try:
@@ -463,15 +483,15 @@ class _Lane:
             self._queue(topic, row, on_delivery)
         except KafkaException as error:
             failure = _numbered(self._typed(where, error.args[0]), where, index)
-            call.failed(failure)
+            call.failed(index, failure)
             raise failure from error
         except TidelogError as error:
             failure = _numbered(error, where, index)
-            call.failed(failure)
+            call.failed(index, failure)
             raise failure from error
         except (TypeError, UnicodeError, OverflowError) as error:
             refused = _numbered(InvalidRecord(f"{where}: {error}"), where, index)
-            call.failed(refused)
+            call.failed(index, refused)
             raise refused from error
         self._has_work.set()
 
@@ -546,6 +566,7 @@ class _Lane:
     def _handle_report(
         self,
         call: _Call,
+        index: int,
         partition_key: tuple[str, int],
         error: "ck.KafkaError | None",
         message: "ck.Message",
@@ -557,14 +578,14 @@ class _Lane:
             offset = message.offset()
             kind, stamp_ms = message.timestamp()
             if offset is None:
-                call.failed(self._unproven(where))
+                call.failed(index, self._unproven(where))
             else:
                 call.delivered(partition, offset, stamp_ms if kind == STAMPED else NO_TIMESTAMP)
         elif error.code() in PURGED:
-            call.failed(Closed(f"{where}: closed before the record was sent"))
+            call.failed(index, Closed(f"{where}: closed before the record was sent"))
         else:
             is_cause = error.code() != _OTHER_RECORD
-            call.failed(self._typed(where, error), is_cause=is_cause)
+            call.failed(index, self._typed(where, error), is_cause=is_cause)
 
     def _unproven(self, where: str) -> TidelogError:
         """Return the error for a delivery report without an offset.

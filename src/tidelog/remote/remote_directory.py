@@ -228,7 +228,7 @@ class RemoteDirectory(FrontDoor):
         key go to one partition, chosen at random for each call. By default the producer is
         idempotent, so it writes no record twice, and it waits for all in-sync replicas (acks=all).
         The records of one call may be sent in several batches. So after an error, some of the
-        call's records may be in the log; the error's notes give their number.
+        call's records may be in the log; the error's notes give their number and their indexes.
 
         Args:
             topic: Name of the topic.
@@ -485,8 +485,9 @@ class RemoteDirectory(FrontDoor):
     def close(self) -> None:
         """Wait for pending appends and callbacks, then close.
 
-        Calls that begin after this call raise Closed, also calls in callbacks, whose errors are
-        only logged. If callbacks append, call `flush` first, which waits for these callbacks.
+        Calls made later raise Closed. So do appends in callbacks that run after this call has
+        begun; the errors of callbacks are only logged. If callbacks append, call `flush` first,
+        which waits for these callbacks.
         """
         self._sender.close()
         self._cluster.close_for_good()

@@ -192,8 +192,19 @@ def test_a_delivery_without_an_offset_is_no_proof(sender: Sender, client: Librar
     with pytest.raises(ClusterFailure, match="returned no offset for a retried record") as caught:
         sender.send("flights", [row(0), row(0), row(0)], None).result(PATIENCE_S)
     assert caught.value.__notes__ == [
-        "despite this error, 2 records of the call were appended to the log"
+        "despite this error, 2 records of the call were appended to the log: indexes 0, 2"
     ]
+
+
+def test_an_error_names_a_limited_number_of_appended_records(
+    sender: Sender, client: Library
+) -> None:
+    client.fake.offsets[0] = [at // 3 if at % 3 else None for at in range(99)][::-1]
+    with pytest.raises(ClusterFailure) as caught:
+        sender.send("flights", [row(0)] * 99, None).result(PATIENCE_S)
+    (note,) = caught.value.__notes__
+    assert ": indexes 0-1, 3-4, 6-7," in note
+    assert note.endswith("54-55, 57-58, ...")
 
 
 def test_a_refused_record_ends_the_call(sender: Sender, client: Library) -> None:
@@ -479,7 +490,7 @@ def test_a_call_that_a_close_interrupts_ends_with_an_error(client: Library) -> N
     with pytest.raises(Closed) as caught:
         sender.send("flights", rows(), None).result(PATIENCE_S)
     assert caught.value.__notes__ == [
-        "despite this error, 1 record of the call was appended to the log"
+        "despite this error, 1 record of the call was appended to the log: index 0"
     ]
 
 
