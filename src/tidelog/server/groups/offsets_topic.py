@@ -81,6 +81,7 @@ class Standby:
         self._topic = topic
         self._path = posixpath.join(services.log_dir.path, GROUPS_FILE)
         self._groups: dict[str, list[GroupOffset]] = {}
+        self._fetched_ms = 0
         self._failed_ms: int | None = None
         self.is_read = False
 
@@ -110,18 +111,21 @@ class Standby:
             LOGGER.error(_UNREADABLE, self._path, error)
             return False
         self._failed_ms, self.is_read = None, True
-        self._groups = (
-            {} if group_offsets is None else {n: list(c) for n, c in group_offsets.groups.items()}
-        )
+        self._groups = {}
+        if group_offsets is not None:
+            self._fetched_ms = group_offsets.fetched_ms
+            self._groups = {name: list(each) for name, each in group_offsets.groups.items()}
         await self._services.partitions.ensure_open(
             {(each.topic, each.partition) for all_ in self._groups.values() for each in all_}
         )
         return True
 
     def take_in(self, number: int, count: int, groups: dict[str, AnyGroup]) -> bool:
-        """Write the standby's offsets that a partition of the topic lacks.
+        """Write the standby's offsets to a partition of the topic, except for older ones.
 
-        Return False if a write fails.
+        An offset is older if its group has committed in this directory since the file was written.
+        Other commits in this directory are from before it followed its leader. Return False if a
+        write fails.
 
         Args:
             number: Number of the partition of `__consumer_offsets`.
@@ -150,7 +154,8 @@ class Standby:
             group = groups.get(group_id) or ClassicGroup(group_id, now_ms)
             for commit in commits:
                 offset = self._offset(commit, now_ms)
-                if offset is not None and group.offsets.get(commit.topic, commit.partition) is None:
+                here = group.offsets.get(commit.topic, commit.partition)
+                if offset is not None and (here is None or here.commit_ms < self._fetched_ms):
                     yield group, commit, offset
 
     def _offset(self, commit: GroupOffset, now_ms: int) -> CommittedOffset | None:

@@ -181,6 +181,23 @@ async def test_offsets_beyond_the_log_end_become_the_log_end(tmp_path: Path) -> 
         }
 
 
+@on_a_loop
+async def test_a_former_leader_that_has_followed_uses_the_newer_offsets(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000)
+    async with running_node(tmp_path, Env(clock=clock)) as node:
+        node.log_dir.create_topic("flights")
+        node.partitions.get("flights", 0).log.append([NewRecord(value=b"v")] * 3)
+    # The first offset is committed at 1,000,000 ms: later than the third file, before the second.
+    for fetched_ms, offset, expected in ((1, 2, 2), (1_000_500, 1, 1), (1_000_400, 3, 1)):
+        offsets = GroupOffsets(fetched_ms, {GROUP: [GroupOffset("flights", 0, offset, None, "")]})
+        write_group_offsets(os_env().files, str(tmp_path), offsets)
+        async with running_node(tmp_path, Env(clock=clock)) as node:
+            await ask(node)
+            assert committed(node.groups) == expected
+            await turn_until(lambda: not (tmp_path / GROUPS_FILE).exists())
+        clock.set(1_000_500)
+
+
 @asynccontextmanager
 async def node_on(files: DamageFileSystem) -> AsyncIterator[Node]:
     """Start a broker on a disk in memory. It uses no threads, so logs are synced at once."""

@@ -156,7 +156,7 @@ class TwoTiers(RuleBasedStateMachine):
         assert end <= offset
         self.rows = [row for row in self.rows if row.offset < end]
         self.start = min(self.start, end)
-        for producer in list(self.tiered.log.producer_states().open_transactions):
+        for producer in self.tiered.log.producer_states().open_transactions.values():
             self._end(producer, commit=False)  # the truncation removed the producer's marker
             self.rows = [
                 replace(row, is_aborted=True) if row.producer == producer else row
