@@ -111,6 +111,9 @@ _ASIDE: Final = (
 )
 
 
+_DAMAGED: Final = "damaged, so it can't be searched; remove the file once it is not needed"
+
+
 class FileEntry(TypedDict):
     """Entry of a file in a receipt."""
 
@@ -182,8 +185,13 @@ class SearchedFile:
         }
 
 
-def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list[SearchedFile]:
-    """Search all log files of a partition, including files in a tier, for records of the key."""
+def search(
+    log_dir: "DirectoryAccess", name: TopicPartition, key: bytes, unsearched: list[str]
+) -> list[SearchedFile]:
+    """Search all log files of a partition, including files in a tier, for records of the key.
+
+    `unsearched` receives a line for each file beside the log that is damaged.
+    """
     reader = _reader(log_dir, name)
     searched = [
         _search_file(name, each.log_path, each.base_offset, key, log_dir, is_tiered=each.is_tiered)
@@ -191,9 +199,14 @@ def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list
     ]
     directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
     for entry in log_dir.env.files.list_dir(directory):
-        if log_files.LOG_SUFFIX in entry.name and entry.name.endswith(_ASIDE):
-            path = f"{directory}/{entry.name}"
-            searched.append(_search_file(name, path, -1, key, log_dir))
+        path = f"{directory}/{entry.name}"
+        if entry.name.endswith(log_files.ASIDE_SUFFIX):
+            unsearched.append(f"{path}: {_DAMAGED}")
+        elif log_files.LOG_SUFFIX in entry.name and entry.name.endswith(_ASIDE):
+            try:
+                searched.append(_search_file(name, path, -1, key, log_dir))
+            except CorruptData as error:
+                unsearched.append(f"{path}: {_DAMAGED} ({error.reason})")
     return searched
 
 
@@ -481,11 +494,14 @@ def erase(
         if execute:
             _refuse_standby(log_dir)
             _refuse_others_tiers(log_dir, topic)
+            _remove_staged(log_dir, topic)
         searches: dict[TopicPartition, list[SearchedFile]] = {}
         for number in log_dir.topic(topic).present:
             name = TopicPartition(topic, number)
-            searches[name] = searched = search(log_dir, name, key)
-            work.not_reached += _set_aside(log_dir, name)
+            unsearched: list[str] = []
+            searches[name] = searched = search(log_dir, name, key, unsearched)
+            if not execute:
+                work.not_reached += unsearched
             work.searched += searched
             tombstone = _lone_tombstone(log_dir, name, searched)
             if tombstone is not None:
@@ -518,15 +534,14 @@ def _removal(config: TopicConfig) -> str:
     return "nothing removes it, since the topic has neither compaction nor a limit of retention"
 
 
-def _set_aside(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str]:
-    """Return a line for each file of damaged bytes, in which no key can be searched for."""
-    directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
-    return [
-        f"{directory}/{entry.name}: damaged bytes that a repair moved out of the log can't be"
-        " searched; remove the file once it is not needed"
-        for entry in log_dir.env.files.list_dir(directory)
-        if entry.name.endswith(log_files.ASIDE_SUFFIX)
-    ]
+def _remove_staged(log_dir: "DirectoryAccess", topic: str) -> None:
+    """Remove the files that an interrupted erasure has staged; a power loss may have torn them."""
+    fs = log_dir.env.files
+    for number in log_dir.topic(topic).present:
+        directory = f"{log_dir.path}/{files.partition_dir_name(TopicPartition(topic, number))}"
+        for entry in fs.list_dir(directory):
+            if entry.name.startswith(_STAGED) and entry.name.endswith(STAGING_SUFFIX):
+                fs.remove(f"{directory}/{entry.name}")
 
 
 def _refuse_standby(log_dir: "DirectoryAccess") -> None:
@@ -568,7 +583,7 @@ def _erase_from(
     purger.remove_aside(searched)
     if log.tier is not None:
         work.removed += [f"{log.tier.record.url}/{key}" for key in remove_unnamed(log_dir, name)]
-    remaining = search(log_dir, name, work.key)
+    remaining = search(log_dir, name, work.key, work.not_reached)
     stays = work.tombstones_in(name)  # includes the tombstone that the run appended
     for one in remaining:
         if rest := [offset for offset in one.offsets if offset not in stays]:
@@ -723,15 +738,9 @@ class _Purger:
         return is_whole(self._log.segments, self._log.log_start_offset)
 
     def remove_aside(self, searched: Sequence[SearchedFile]) -> None:
-        """Remove files beside the log that contain the key.
-
-        Only two kinds of files are removed: files that wait for deletion, and files that an
-        interrupted erasure staged.
-        """
+        """Remove files that wait for deletion and contain the key."""
         for one in searched:
-            file_name = one.path.rpartition("/")[2]
-            is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
-            if one.offsets and (is_staged or one.path.endswith(log_files.DELETED_SUFFIX)):
+            if one.offsets and one.path.endswith(log_files.DELETED_SUFFIX):
                 if self._fs.exists(one.path):  # a segment's exchange may have removed the file
                     self._fs.remove(one.path)
                 self._work.removed.append(one.path)

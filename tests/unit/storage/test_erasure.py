@@ -293,6 +293,20 @@ def test_damaged_bytes_that_a_repair_moved_are_reported_as_not_reached(execute: 
     assert [line.partition(": ")[0] for line in done.not_reached] == [path_of(name)]
 
 
+def test_files_that_a_power_loss_has_torn_do_not_prevent_an_erasure() -> None:
+    env = log_with_key()
+    own, other = "erase-1.log.staging", "load-1.log.staging"
+    for name in (own, other):
+        write(env, name, bytes(400))
+    done = run(env, execute=False)
+    assert {line.partition(": ")[0] for line in done.not_reached} == {path_of(own), path_of(other)}
+    done = run(env)
+    assert [line.partition(": ")[0] for line in done.not_reached] == [path_of(other)]
+    assert [record.value for record in records_of(env) if record.key == KEY] == [None]
+    env.files.remove(path_of(other))
+    assert run(env).is_complete
+
+
 def test_an_opening_removes_the_copy_of_a_log_file_that_a_crash_left_unfinished() -> None:
     env = log_with_key()
     name = "00000000000000000000.log.tmp"

@@ -227,7 +227,7 @@ class LogTier:
         for row in self.rows:
             if row.base_offset < offset < row.end_offset:
                 position, end = first_reaching(view.segment(row), offset)
-                if end > row.base_offset:
+                if position:  # else no batch remains: a compaction may have removed the first ones
                     clipped_row = dataclasses.replace(row, end_offset=end, clip_bytes=position)
                     clipped[row.uid] = clipped_row
         return clipped

@@ -8,7 +8,7 @@ from tests.core import one_in
 from tests.faults import reopen, seeded_env
 from tests.faults.journal import Rename, SyncDir
 from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
-from tests.worlds.directories.logs import PATH, WRITABLE
+from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import (
     CleaningAborted,
@@ -31,6 +31,7 @@ from tidelog.storage.compaction.cleaning_plan import (
 from tidelog.storage.compaction.job import CleaningJob
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir
+from tidelog.storage.erasure import erase
 from tidelog.storage.log.append_types import AppendTerms
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.compaction_history import read_history
@@ -127,6 +128,24 @@ def test_a_truncated_segment_keeps_its_append_times() -> None:
     after = {one.offset: tiered.log.append_time_of(one.offset) for one in tiered.log.records()}
     assert list(after) == [2, 3, 4, 5]
     assert after == {offset: before[offset] for offset in after}
+
+
+def test_a_truncation_before_the_first_batch_of_a_segment_keeps_no_empty_segment() -> None:
+    tiered = start(internal_segment_bytes="2500")
+    for number in range(9):
+        put(tiered, number % 4, "v")
+    tiered.log.roll()
+    put(tiered, 5, "this segment stays local")
+    tiered.move()
+    compact(tiered)
+    assert [record.offset for record in tiered.log.records()][:2] == [5, 6]
+    tiered.log.truncate_to(5)
+    tier = tiered.log.tier
+    assert tier is not None
+    assert not tier.record.manifest.segments
+    tiered.move()
+    assert erase(tiered.directory, TOPIC, b"k1", execute=True).is_complete
+    assert not [name for name in tiered.store.objects if name.endswith(".log")]
 
 
 def test_the_tier_keeps_the_last_record_of_each_key() -> None:
