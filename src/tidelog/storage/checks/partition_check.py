@@ -231,8 +231,14 @@ _LEFT_OVER: Final = {
 
 
 def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Finding]:
-    """Yield findings on the names of files in a partition's directory."""
-    for entry in partition.fs.list_dir(partition.directory):
+    """Yield findings on the names of files in a partition's directory.
+
+    `bases` are the base offsets of the checked segments. A broker may have begun others since.
+    """
+    entries = partition.fs.list_dir(partition.directory)
+    parsed = (log_files.parse_file_name(entry.name) for entry in entries)
+    bases = bases | {name[0] for name in parsed if name and name[1] == log_files.LOG_SUFFIX}
+    for entry in entries:
         path = partition.path(entry.name)
         if entry.is_dir:
             yield note(path, "a directory that is not part of the log", "it is ignored")

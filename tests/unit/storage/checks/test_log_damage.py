@@ -32,6 +32,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.header import seal
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Severity
+from tidelog.storage.checks.partition_check import check_names
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.clocks import append_times
 from tidelog.storage.compaction.cleaner import clean_partition
@@ -362,3 +363,17 @@ def test_an_index_entry_in_wrong_order_is_named_with_its_offset(
     (finding,) = (each for each in of_log(look(env), name) if each.position == size)
     assert "is not above the one before it" in finding.damage
     assert finding.offset == int.from_bytes(first[at : at + 4], "big")
+
+
+def test_a_segment_that_a_broker_begins_during_the_check_is_no_leftover() -> None:
+    env = seeded_env(1)
+    with new_dir(env, SMALL) as log_dir:
+        log = log_dir.log(TOPIC, 0)
+        log.append([NewRecord(value=b"v")])
+        check = DirectoryCheck(env.files, PATH, clock=env.clock)
+        check.load()
+        log.roll()
+        assert not list(check_names(check.partitions[log.topic_partition], {0}))
+        env.files.remove(f"{PARTITION}/{1:020d}.log")
+        found = list(check_names(check.partitions[log.topic_partition], {0}))
+        assert {finding.severity for finding in found} == {Severity.WARNING}
