@@ -8,10 +8,11 @@ from typing import TypeAlias
 import pytest
 from tests.faults import SeededEnv, seeded_env
 from tests.faults.hooked import HookedDisk
+from tests.worlds.directories.logs import new_log, reader_of
 from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.directory import Directory
-from tidelog.env import Env
+from tidelog.env import DirEntry, Env, LayeredFiles
 from tidelog.errors import Closed, CorruptBatch, MissingFile, OffsetsGone, UnknownTopic
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
@@ -429,3 +430,26 @@ class TestCallsOfAReader:
         assert seen() == before
         compact(compacted, compactor)
         assert seen() == offsets(compactor.partition("t", 0)) != before
+
+
+def test_a_last_segment_that_is_deleted_before_it_is_opened_is_no_error() -> None:
+    env, _, log = new_log({"file.delete.delay.ms": "0"})
+    log.append([NewRecord(value=b"old")])
+    has_changed = False
+
+    class Busy(LayeredFiles):
+        """Files of a directory whose last segment is rolled and deleted after it was listed."""
+
+        def list_dir(self, path: str) -> list[DirEntry]:
+            nonlocal has_changed
+            entries = super().list_dir(path)
+            if path.endswith("-0") and not has_changed:
+                has_changed = True
+                log.roll()
+                log.append([NewRecord(value=b"new")])
+                log.delete_records(1)
+                log.apply_retention()
+            return entries
+
+    reader = reader_of(Env(files=Busy(env.files), clock=env.clock, random=env.random))
+    assert [record.value for record in reader.records()] == [b"new"]

@@ -217,12 +217,19 @@ class SegmentList:
             self._renew_tail()
             return
         self._stamp = None
-        for _ in range(_READS_MAX):
+        for reads_left in reversed(range(_READS_MAX)):
             names = file_names(self.context)
             self._renew_overlay(names)
-            self._read_segments(names)
+            missing = None
+            try:
+                self._read_segments(names)
+            except FileNotFoundError as error:  # the writer may have rolled and deleted the segment
+                missing = error
             entries = file_entries(self.context)
-            if [entry.name for entry in entries] == names:
+            is_same = [entry.name for entry in entries] == names
+            if missing is not None and (is_same or not reads_left):
+                raise missing
+            if is_same:
                 self._stamp = stamp if self._is_plain(entries) else None
                 return
             forget(self.context.env.files, self.context.directory)
