@@ -69,7 +69,7 @@ from tidelog.storage.directory.broker_files import (
 )
 from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir, LogDirOptions
 from tidelog.storage.open_files import as_storage_failure
-from tidelog.types import TopicPartition
+from tidelog.types import OFFSETS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.log.log import Log
@@ -314,7 +314,9 @@ class Follower(Closing):
                 self._add_notes([f"{error}; the file is rewritten"])
                 stored_offsets = None
             groups = merge_commits(groups, {} if stored_offsets is None else stored_offsets.groups)
-            write_group_offsets(fs, path, GroupOffsets(self._clock.now_ms(), groups))
+            topic_copied = any(name.topic == OFFSETS_TOPIC for name in self.copies)
+            offsets = GroupOffsets(self._clock.now_ms(), groups, topic_copied)
+            write_group_offsets(fs, path, offsets)
         except OSError as error:
             raise as_storage_failure(error, self._directory.path, "write group offsets") from error
         self.group_count = len(groups)

@@ -17,7 +17,7 @@ from tidelog.storage.directory.broker_files import GroupOffset, read_group_offse
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogView
-from tidelog.types import ClockName, Codec, NewRecord, TopicPartition
+from tidelog.types import OFFSETS_TOPIC, ClockName, Codec, NewRecord, TopicPartition
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -285,6 +285,18 @@ class TestTopics:
         found = read_group_offsets(env.files, STANDBY)
         assert found is not None
         assert found.groups == {"g": [GroupOffset("t", 0, 1)]}
+
+    @pytest.mark.parametrize("topic", ["u", OFFSETS_TOPIC])
+    def test_the_file_of_group_offsets_says_whether_their_topic_is_copied(
+        self, leader: FakeLeader, env: SeededEnv, topic: str
+    ) -> None:
+        leader.put(b"a")
+        leader.create(topic)
+        with follow(leader, env, patterns=("t", topic)) as follower:
+            catch_up(follower)
+        found = read_group_offsets(env.files, STANDBY)
+        assert found is not None
+        assert found.topic_copied == (topic == OFFSETS_TOPIC)
 
     @pytest.mark.parametrize("versions", [{}, {9: 7, 1: 12, 10: 3}])
     def test_offsets_of_a_group_that_moves_are_read_from_its_new_coordinator(

@@ -261,13 +261,15 @@ class TestClock:
 
 
 class TestGroupOffsets:
-    def test_round_trip(self) -> None:
+    @pytest.mark.parametrize("topic_copied", [False, True])
+    def test_round_trip(self, *, topic_copied: bool) -> None:
         env, _, _ = new_log()
         assert go.read_group_offsets(env.files, PATH) is None
         commits = [go.GroupOffset("b", 1, 5, 2, "x"), go.GroupOffset("a", 0, 7)]
-        go.write_group_offsets(env.files, PATH, go.GroupOffsets(9, {"g": commits, "e": []}))
+        offsets = go.GroupOffsets(9, {"g": commits, "e": []}, topic_copied)
+        go.write_group_offsets(env.files, PATH, offsets)
         found = go.read_group_offsets(env.files, PATH)
-        assert found == go.GroupOffsets(9, {"g": commits[::-1], "e": []})
+        assert found == go.GroupOffsets(9, {"g": commits[::-1], "e": []}, topic_copied)
 
     @pytest.mark.parametrize(
         "text",

@@ -6,9 +6,9 @@ owns the groups.
 A directory copied by `tidelog follow` has the offsets of its leader's groups in a file. When a
 broker serves such a directory, it writes each group's offsets to the topic before it serves the
 group. It removes the file once the offsets of all groups are durable. While the file can't be read,
-no group is served, because groups would otherwise resume at wrong offsets. Offsets that the topic
-already has stay unchanged. If the standby had not copied all records, a committed offset may be
-beyond the end of its partition. In this case the broker writes the partition's end instead.
+no group is served, because groups would otherwise resume at wrong offsets. `Standby.take_in` states
+which offsets in the topic stay. If the standby had not copied all records, a committed offset may
+be beyond the end of its partition. In this case the broker writes the partition's end instead.
 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """
@@ -81,7 +81,7 @@ class Standby:
         self._topic = topic
         self._path = posixpath.join(services.log_dir.path, GROUPS_FILE)
         self._groups: dict[str, list[GroupOffset]] = {}
-        self._fetched_ms = 0
+        self._fetched_ms, self._topic_copied = 0, False
         self._failed_ms: int | None = None
         self.is_read = False
 
@@ -114,6 +114,7 @@ class Standby:
         self._groups = {}
         if group_offsets is not None:
             self._fetched_ms = group_offsets.fetched_ms
+            self._topic_copied = group_offsets.topic_copied
             self._groups = {name: list(each) for name, each in group_offsets.groups.items()}
         await self._services.partitions.ensure_open(
             {(each.topic, each.partition) for all_ in self._groups.values() for each in all_}
@@ -124,8 +125,9 @@ class Standby:
         """Write the standby's offsets to a partition of the topic, except for older ones.
 
         An offset is older if its group has committed in this directory since the file was written.
-        Other commits in this directory are from before it followed its leader. Return False if a
-        write fails.
+        Other commits in this directory are from before it followed its leader. If the standby also
+        copied the topic, all commits in the topic stay, because they are the leader's own, and may
+        be newer than the file. Return False if a write fails.
 
         Args:
             number: Number of the partition of `__consumer_offsets`.
@@ -155,8 +157,11 @@ class Standby:
             for commit in commits:
                 offset = self._offset(commit, now_ms)
                 here = group.offsets.get(commit.topic, commit.partition)
-                if offset is not None and (here is None or here.commit_ms < self._fetched_ms):
+                if offset is not None and (here is None or self._is_stale(here)):
                     yield group, commit, offset
+
+    def _is_stale(self, here: CommittedOffset) -> bool:
+        return not self._topic_copied and here.commit_ms < self._fetched_ms
 
     def _offset(self, commit: GroupOffset, now_ms: int) -> CommittedOffset | None:
         """Return the committed offset to import; None if the partition doesn't exist.

@@ -14,9 +14,9 @@ The JSON files are replaced atomically and are durable before the change is ackn
   "topic_defaults": {NAME: TEXT}}`; BROKER is a number, or '' for all brokers. A tool that applies
   retention uses the topic defaults, so it deletes only records that the broker would delete, too.
   `quotas` is always an empty list (decision 0019).
-- Groups: `{"fetched_ms": MS, "groups": {GROUP: [{"topic", "partition", "offset", "leader_epoch" (or
-  null), "metadata"}]}}`. The leader's offsets are valid on the standby, because a record has the
-  same offset in both logs.
+- Groups: `{"fetched_ms": MS, "topic_copied": BOOL (missing: false), "groups": {GROUP: [{"topic",
+  "partition", "offset", "leader_epoch" (or null), "metadata"}]}}`. The leader's offsets are valid on
+  the standby, because a record has the same offset in both logs.
 - Producer ids: `{"next": ID}`, written before the first id of a block is used. If the broker is
   killed, at most the unused ids of a block are lost, and no id is assigned twice. If a directory
   with topics lacks the file, or if the file is damaged, ids start at a random number, because logs
@@ -237,10 +237,12 @@ class GroupOffsets(NamedTuple):
     Attributes:
         fetched_ms: Time in ms at which the offsets were fetched, by the standby's clock.
         groups: Commits by group.
+        topic_copied: Whether the standby also copies `__consumer_offsets` itself.
     """
 
     fetched_ms: int
     groups: Mapping[str, Sequence[GroupOffset]]
+    topic_copied: bool = False
 
 
 def encode_group_offsets(offsets: GroupOffsets) -> bytes:
@@ -258,7 +260,10 @@ def encode_group_offsets(offsets: GroupOffsets) -> bytes:
         ]
         for name, commits in sorted(offsets.groups.items())
     }
-    content = {"version": GROUPS_VERSION, "fetched_ms": offsets.fetched_ms, "groups": groups}
+    content: dict[str, object] = {"version": GROUPS_VERSION, "fetched_ms": offsets.fetched_ms}
+    if offsets.topic_copied:
+        content["topic_copied"] = True
+    content["groups"] = groups
     return f"{json.dumps(content, indent=1)}\n".encode("ascii")
 
 
@@ -274,6 +279,7 @@ def decode_group_offsets(data: Buffer) -> GroupOffsets:
     return GroupOffsets(
         content.integer("fetched_ms"),
         {name: _commits(name, entries) for name, entries in groups.items()},
+        topic_copied=content.value("topic_copied") is True,
     )
 
 

@@ -33,7 +33,7 @@ from tidelog.storage.directory.broker_files import (
     write_group_offsets,
 )
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.types import NO_LEADER_EPOCH, OFFSETS_TOPIC, NewRecord
+from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, OFFSETS_TOPIC, NewRecord
 
 PLACE: Final = "/data"
 FILE: Final = f"{PLACE}/{GROUPS_FILE}"
@@ -196,6 +196,22 @@ async def test_a_former_leader_that_has_followed_uses_the_newer_offsets(tmp_path
             assert committed(node.groups) == expected
             await turn_until(lambda: not (tmp_path / GROUPS_FILE).exists())
         clock.set(1_000_500)
+
+
+@on_a_loop
+async def test_commits_of_a_copied_topic_stay(tmp_path: Path) -> None:
+    """Their times are the leader's, so a comparison with the standby's clock proves nothing."""
+    async with running_node(tmp_path) as node:
+        node.log_dir.create_topic("flights")
+        node.partitions.get("flights", 0).log.append([NewRecord(value=b"v")] * 3)
+    for fetched_ms, offset in ((1, 2), (INT64_MAX, 1)):
+        commits = {GROUP: [GroupOffset("flights", 0, offset, None, "")]}
+        offsets = GroupOffsets(fetched_ms, commits, topic_copied=True)
+        write_group_offsets(os_env().files, str(tmp_path), offsets)
+        async with running_node(tmp_path) as node:
+            await ask(node)
+            assert committed(node.groups) == 2
+            await turn_until(lambda: not (tmp_path / GROUPS_FILE).exists())
 
 
 @asynccontextmanager
