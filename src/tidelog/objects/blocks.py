@@ -72,6 +72,12 @@ class MemoryBlocks:
             while self._size_bytes > self.limit_bytes:
                 self._size_bytes -= len(self._blocks.popitem(last=False)[1])
 
+    def clear(self) -> None:
+        """Drop all blocks."""
+        with self._lock:
+            self._blocks.clear()
+            self._size_bytes = 0
+
     def drop(self, name: str) -> None:
         """Drop a block."""
         with self._lock:
@@ -133,6 +139,16 @@ class FolderBlocks:
         """Remove a block."""
         with self._lock:
             self._remove(_file_name(name))
+
+    def clear(self) -> None:
+        """Remove all blocks, also of other processes. Raises OSError if this fails."""
+        with self._lock:
+            for entry in self._fs.list_dir(self._folder) if self._fs.exists(self._folder) else ():
+                if entry.name.endswith((_BLOCK_SUFFIX, _TMP_SUFFIX)):
+                    with suppress(FileNotFoundError):
+                        self._fs.remove(f"{self._folder}/{entry.name}")
+            self._sizes.clear()
+            self._size_bytes = 0
 
     def _list(self) -> None:
         """List the block files with their sizes, in order of eviction; remove temporary files.
@@ -207,6 +223,12 @@ class BlockCache:
         self.memory.put(name, data)
         if self._folder is not None:
             self._folder.put(name, data)
+
+    def clear(self) -> None:
+        """Drop all blocks in memory and in the folder. Raises OSError if the disk fails."""
+        self.memory.clear()
+        if self._folder is not None:
+            self._folder.clear()
 
     def drop(self, name: str) -> None:
         """Drop a block, for example when the object turned out to be damaged."""

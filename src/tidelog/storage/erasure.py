@@ -312,7 +312,8 @@ UNREACHABLE: Final = (
     "other replicas of the topic, and followers of this directory",
     "mirrors and copies in other clusters, directories and object stores",
     "backups and snapshots of the disk, and blocks that the disk has not yet written over",
-    "earlier versions of objects, if a bucket keeps versions, and blocks cached on other machines",
+    "earlier versions of objects, if a bucket keeps versions",
+    "tier blocks that are cached in other folders and on other machines",
     "data that consumers have read: their state, tables, caches and sinks",
     "records that hold the key in their value or headers, under another key",
 )
@@ -869,11 +870,10 @@ def remove_unnamed(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str
     """
     mover = Mover.open(log_dir, name, MoveOptions())
     manifest = mover.settle()
-    tier = mover.log.tier
-    if tier is not None:
-        for one in manifest.garbage:
-            log_dir.tier_files.drop_cached(tier.segment(one.segment).log_path)
     removed = remove_garbage(mover.tier, manifest, INT64_MAX)
     if removed:
         mover.swap(lambda manifest: manifest.without_garbage(removed))
-    return sorted({*map(mover.tier.key, removed), *collect_orphans(mover)})
+    orphans = collect_orphans(mover)
+    # Earlier runs may have removed objects with the key whose blocks are still cached.
+    log_dir.tier_files.clear_cache()
+    return sorted({*map(mover.tier.key, removed), *orphans})

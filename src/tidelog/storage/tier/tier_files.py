@@ -274,9 +274,9 @@ class TierFiles(LayeredFiles):
             raise CorruptFile(f"{reason}; run `tidelog tier --verify`", path=path)
         return data
 
-    def drop_cached(self, path: str) -> None:
-        """Drop all cached data of an object, in memory and in the folder."""
-        self._reader(path, _parsed(path)).drop_cached()
+    def clear_cache(self) -> None:
+        """Drop the cached data of all objects, in memory and in the folder."""
+        self._cache.clear()
 
 
 class _TierFile(ReadOnlyFile):

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from tests.faults import seeded_env
-from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
+from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered, tier_env
 from tests.worlds.directories.logs import PATH, TOPIC
 
+from tidelog.env import Env
 from tidelog.errors import CorruptFile, InvalidRequest, MissingFile, StorageFailure
 from tidelog.objects.folder_store import PART_SUFFIX, open_folder
 from tidelog.record.record import Record
@@ -14,6 +15,7 @@ from tidelog.storage import erasure
 from tidelog.storage.directory.broker_files import GROUPS_FILE
 from tidelog.storage.erasure import Erasure, erase
 from tidelog.storage.tier import remote_segment
+from tidelog.storage.tier.tier_files import TierOptions
 from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.types import Codec, NewRecord
 
@@ -250,3 +252,26 @@ def test_a_standby_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="standby"):
         run(tiered)
     assert list(tiered.log.records()) == before
+
+
+class Cached(Tiered):
+    """A directory whose blocks of tier objects are cached in a folder."""
+
+    @property
+    def env(self) -> Env:
+        options = TierOptions(open_store=self.store.open, cache_dir="/cache", memory_bytes=0)
+        return tier_env(self.base, options)
+
+
+def test_no_cached_block_has_the_key_if_its_object_was_removed_before() -> None:
+    tiered = Cached(base=seeded_env(3)).start(**EAGER)
+    for number in range(30):
+        tiered.log.append([NewRecord(key=KEY, value=b"%060d" % number)])
+    tiered.move()
+    assert len(list(tiered.reader().records())) == 30  # caches blocks
+    tiered.log.truncate_to(10)
+    tiered.move(grace_ms=-1)  # removes objects
+    assert run(tiered).is_complete
+    for entry in tiered.disk.list_dir("/cache"):
+        file = tiered.disk.open(f"/cache/{entry.name}")
+        assert KEY not in file.pread(file.size(), 0)
