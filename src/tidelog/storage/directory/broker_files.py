@@ -15,8 +15,8 @@ The JSON files are replaced atomically and are durable before the change is ackn
   retention uses the topic defaults, so it deletes only records that the broker would delete, too.
   `quotas` is always an empty list (decision 0019).
 - Groups: `{"fetched_ms": MS, "topic_copied": BOOL (missing: false), "groups": {GROUP: [{"topic",
-  "partition", "offset", "leader_epoch" (or null), "metadata"}]}}`. The leader's offsets are valid on
-  the standby, because a record has the same offset in both logs.
+  "partition", "offset", "leader_epoch" (or null), "metadata"}]}}`. The leader's offsets are valid
+  on the standby, because a record has the same offset in both logs.
 - Producer ids: `{"next": ID}`, written before the first id of a block is used. If the broker is
   killed, at most the unused ids of a block are lost, and no id is assigned twice. If a directory
   with topics lacks the file, or if the file is damaged, ids start at a random number, because logs
