@@ -106,28 +106,15 @@ _OBJECT_BYTES: Final = 32
 _SLOT_BYTES: Final = 8
 
 
-def make_reader(
-    kind: type[Message], version: int, *, flexible: bool
-) -> Callable[[Reader], Message]:
-    """Return the function that reads a message at a reader's position."""
-    return cast(
-        "Callable[[Reader], Message]", _compiled_reader(kind, version, flexible, sliced=False)
-    )
+@cache
+def _reader(
+    kind: "type[DataclassInstance]", version: int, flexible: bool, sliced: bool
+) -> Callable[[Reader], object]:
+    """Compile the function that reads a message at a reader's position.
 
-
-def make_sliced_reader(
-    kind: type[Message], version: int, *, flexible: bool
-) -> Callable[[Reader], Generator[None, None, Message]]:
-    """Return a generator function that reads a message.
-
-    The generator yields None after every `SLICE_ITEMS` elements, and returns the message at the
-    end.
+    If `sliced`, it is a generator function: the generator yields None after every `SLICE_ITEMS`
+    elements, and returns the message at the end.
     """
-    reader = _compiled_reader(kind, version, flexible, sliced=True)
-    return cast("Callable[[Reader], Generator[None, None, Message]]", reader)
-
-
-def _compiled_reader(kind: type[Message], version: int, flexible: bool, *, sliced: bool) -> object:
     code = _ReadCode(version, flexible=flexible, sliced=sliced)
     what = f"{kind.__name__} v{version}"
     with code.block("def read(reader):"):
@@ -489,36 +476,25 @@ class WrittenItems:
         return self.count
 
 
-def make_writer(
-    kind: type[Message], version: int, *, flexible: bool, written: str | None = None
-) -> Callable[[Writer, Message], None]:
-    """Return the function that encodes a message into a `Writer`.
+@cache
+def _writer(
+    kind: "type[DataclassInstance]",
+    version: int,
+    flexible: bool,
+    sliced: bool,
+    written: str | None = None,
+) -> Callable[[Writer, "DataclassInstance"], object]:
+    """Compile the function that encodes a message into a `Writer`.
 
     Args:
         kind: Declaration of the message.
         version: Version to write.
         flexible: Whether lengths are compact and structs have tagged fields.
+        sliced: Whether to compile a generator function, which yields after every `SLICE_ITEMS`
+            elements.
         written: Name of the list field whose items are already encoded (`WrittenItems`); None if
             there is no such field.
     """
-    writer = _compiled_writer(kind, version, flexible, sliced=False, written=written)
-    return cast("Callable[[Writer, Message], None]", writer)
-
-
-def make_sliced_writer(
-    kind: type[Message], version: int, *, flexible: bool
-) -> Callable[[Writer, Message], Generator[None, None, None]]:
-    """Return a generator function that writes a message.
-
-    The generator yields None after every `SLICE_ITEMS` elements.
-    """
-    writer = _compiled_writer(kind, version, flexible, sliced=True)
-    return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
-
-
-def _compiled_writer(
-    kind: type[Message], version: int, flexible: bool, *, sliced: bool, written: str | None = None
-) -> object:
     code = _WriteCode(version, flexible=flexible, sliced=sliced, written=written)
     with code.block("def write(writer, message):"):
         code.line("add = writer.add")
@@ -770,30 +746,30 @@ class Codec(NamedTuple, Generic[Message]):
     @property
     def read(self) -> Callable[[Reader], Message]:
         """Function that reads a message at a reader's position; raises CorruptMessage."""
-        reader = _reader(self.kind, self.version, self.flexible)
+        reader = _reader(self.kind, self.version, self.flexible, False)
         return cast("Callable[[Reader], Message]", reader)
 
     @property
     def write(self) -> Callable[[Writer, Message], None]:
         """Function that adds a message to a writer; raises InvalidRequest for invalid values."""
-        writer = _writer(self.kind, self.version, self.flexible)
+        writer = _writer(self.kind, self.version, self.flexible, False)
         return cast("Callable[[Writer, Message], None]", writer)
 
     @property
     def read_sliced(self) -> Callable[[Reader], Generator[None, None, Message]]:
         """Generator form of `read`, which yields after every `SLICE_ITEMS` list elements."""
-        reader = _sliced_reader(self.kind, self.version, self.flexible)
+        reader = _reader(self.kind, self.version, self.flexible, True)
         return cast("Callable[[Reader], Generator[None, None, Message]]", reader)
 
     @property
     def write_sliced(self) -> Callable[[Writer, Message], Generator[None, None, None]]:
         """Generator form of `write`, which yields after every `SLICE_ITEMS` list elements."""
-        writer = _sliced_writer(self.kind, self.version, self.flexible)
+        writer = _writer(self.kind, self.version, self.flexible, True)
         return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
 
     def write_around(self, written: str) -> Callable[[Writer, Message], None]:
         """Return a variant of `write` for messages whose field `written` holds `WrittenItems`."""
-        writer = _writer_around(self.kind, self.version, self.flexible, written)
+        writer = _writer(self.kind, self.version, self.flexible, False, written)
         return cast("Callable[[Writer, Message], None]", writer)
 
     @property
@@ -810,30 +786,3 @@ def struct_codec(kind: type[Message], version: int, flexible: bool) -> Codec[Mes
 @cache
 def _codec(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
     return Codec(kind, version, flexible)
-
-
-@cache
-def _reader(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
-    return make_reader(kind, version, flexible=flexible)
-
-
-@cache
-def _writer(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
-    return make_writer(kind, version, flexible=flexible)
-
-
-@cache
-def _sliced_reader(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
-    return make_sliced_reader(kind, version, flexible=flexible)
-
-
-@cache
-def _sliced_writer(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
-    return make_sliced_writer(kind, version, flexible=flexible)
-
-
-@cache
-def _writer_around(
-    kind: "type[DataclassInstance]", version: int, flexible: bool, written: str
-) -> object:
-    return make_writer(kind, version, flexible=flexible, written=written)
