@@ -1,6 +1,7 @@
 """A broker in this process: clients find it, its directory is locked, and it can be closed."""
 
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,24 @@ def test_a_wildcard_listener_advertises_the_machines_name() -> None:
         with RawClient(running.bootstrap_servers) as client:
             (told,) = client.ask(METADATA, 9, MetadataRequest(topics=[])).brokers
     assert told.host == socket.getfqdn()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_shows_ipv6_addresses_of_members_as_kafka_does(protocol: str) -> None:
+    settings = {**SETTINGS, "listeners": "PLAINTEXT://[::1]:0"}
+    with tidelog.broker(settings=settings) as running:
+        running.call(lambda node: node.log_dir.create_topic("flights"))
+        address = running.bootstrap_servers
+        options = {"bootstrap.servers": address, "group.id": "g", "group.protocol": protocol}
+        with closing(Consumer(options)) as consumer:
+            consumer.subscribe(["flights"])
+            admin, hosts = AdminClient({"bootstrap.servers": address}), list[str]()
+            for _ in range(int(PATIENCE_S * 10)):
+                consumer.poll(0.1)
+                described = admin.describe_consumer_groups(["g"])["g"].result(PATIENCE_S)
+                if hosts := [member.host for member in described.members]:
+                    break
+            assert hosts == ["/0:0:0:0:0:0:0:1"]
 
 
 def test_all_addresses_of_ipv6_are_not_those_of_ipv4() -> None:

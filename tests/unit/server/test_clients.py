@@ -289,3 +289,19 @@ def test_clients_that_never_pause_are_waited_for_up_to_the_limit(
         client.last_active_ms = clock.monotonic_ms()
 
     assert pause_ms(clients, clock, monkeypatch, ask) == PAUSE_LIMIT_MS
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1", "/127.0.0.1"),
+        ("local", "/local"),
+        ("::1", "/0:0:0:0:0:0:0:1"),
+        ("2001:db8::5", "/2001:db8:0:0:0:0:0:5"),
+        ("1:0:0:2::3", "/1:0:0:2:0:0:0:3"),
+        ("fe80::1%eth0", "/fe80:0:0:0:0:0:0:1%eth0"),
+        ("::ffff:10.0.0.1", "/10.0.0.1"),
+    ],
+)
+def test_addresses_are_shown_in_groups_as_java_prints_them(host: str, shown: str) -> None:
+    assert ClientInfo(1, host).java_host == shown

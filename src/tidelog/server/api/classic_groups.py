@@ -268,7 +268,7 @@ def join_group(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         client_id=context.client_id or "",
-        client_host=f"/{context.connection.host}",
+        client_host=context.connection.java_host,
         protocol_type=request.protocol_type,
         # The metadata is copied, because a view would keep the request's buffer for as long as the
         # member exists.

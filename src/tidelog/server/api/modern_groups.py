@@ -79,7 +79,7 @@ def consumer_group_heartbeat(
         assignor=request.server_assignor,
         owned=None if owned is None else _owned(owned),
         client_id=context.client_id or "",
-        client_host=f"/{context.connection.host}",
+        client_host=context.connection.java_host,
         is_first_version=context.version == 0,
         may_see=None if context.node.authorizer is None else sees_topics(context),
     )
@@ -99,7 +99,7 @@ def share_group_heartbeat(
         rack_id=request.rack_id,
         topics=None if names is None else frozenset(names),
         client_id=context.client_id or "",
-        client_host=f"/{context.connection.host}",
+        client_host=context.connection.java_host,
     )
     handle = context.node.groups.shares.heartbeat
     return _heartbeat(context, handle, heartbeat, ShareGroupHeartbeatResponse)

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from dataclasses import field
 from functools import cached_property
+from ipaddress import IPv6Address
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
@@ -324,6 +326,9 @@ class Node(Services):
         self.log_dir.close()
 
 
+_GROUPS: Final = Struct(">8H")  # the groups of an IPv6 address
+
+
 @dataclass(slots=True, eq=False)
 class ClientInfo:
     """The client and its connection, as handlers see them.
@@ -350,6 +355,20 @@ class ClientInfo:
     throttle_ms: int = 0
     templates: Templates | None = None
     closers: "dict[object, Callable[[], None]]" = field(default_factory=dict)
+
+    @property
+    def java_host(self) -> str:
+        """The address as Kafka shows it in groups: `/127.0.0.1`, `/0:0:0:0:0:0:0:1` for `::1`.
+
+        Source: Java's `InetAddress.toString` without a name.
+        """
+        if ":" not in self.host:
+            return f"/{self.host}"
+        address = IPv6Address(self.host)
+        if address.ipv4_mapped is not None:
+            return f"/{address.ipv4_mapped}"
+        groups = ":".join(f"{group:x}" for group in _GROUPS.unpack(address.packed))
+        return f"/{groups}" if address.scope_id is None else f"/{groups}%{address.scope_id}"
 
     def close(self) -> None:
         """Call each closer once, after the connection has closed."""
