@@ -35,12 +35,12 @@ from tidelog.gc_pauses import collection_paused, take_modules_as_old
 _SECTIONS: Final = {
     "Read": {
         "topics": ("topics", "List the topics of a directory or a cluster."),
-        "describe": ("topics", "Show a topic's partitions, offsets and times."),
-        "read": ("read", "Print records by time or offset."),
-        "count": ("offsets", "Count the records in a time range, exactly."),
+        "describe": ("topics", "Show a topic's partitions, offsets, and first and last times."),
+        "read": ("read", "Print records by time, offset or key, or the last ones."),
+        "count": ("offsets", "Count the records in a time range, also by hour, day or key."),
         "offsets": ("offsets", "Find offsets by time, in each partition."),
         "diff": ("keyed", "Show keys added, changed and deleted between two times."),
-        "latency": ("latency", "Show ingestion latency: append time minus create time."),
+        "latency": ("latency", "Show how late records arrived: append time minus create time."),
         "dump": ("dump", "Print the contents of log files, and where they are damaged."),
     },
     "Write": {
@@ -56,8 +56,8 @@ _SECTIONS: Final = {
         "erase": ("compact", "Erase all records of a key from a topic's files."),
     },
     "Keep": {
-        "why": ("retention", "Explain why records were deleted, and how long others stay."),
-        "retain": ("retention", "Delete segments that are past their topics' retention."),
+        "why": ("retention", "Explain why records were deleted, and when others will be."),
+        "retain": ("retention", "Delete segments past their retention; --dry-run lists them."),
         "compact": ("compact", "Keep the last record of each key in compacted topics."),
         "tier": ("tier", "Move finished segments to an object store."),
         "doctor": ("doctor", "Check a directory for damage and suggest repairs."),
@@ -67,7 +67,7 @@ _SECTIONS: Final = {
         "accept-clock": ("serve", "Accept a clock that jumped, so that appends continue."),
         "reopen": ("serve", "Reopen partitions that went offline after a disk failure."),
         "groups": ("groups", "List, describe and delete consumer groups."),
-        "lag": ("lag", "Show how far a consumer group is behind."),
+        "lag": ("lag", "Show how many records and how long a group is behind."),
         "rewind": ("groups", "Reset a consumer group to a time."),
         "users": ("security", "List, add and remove SCRAM users."),
         "acls": ("security", "List, add and remove ACLs: who may do what."),
@@ -80,7 +80,7 @@ _SECTIONS: Final = {
             "jobs.failover",
             "Move a consumer group to another cluster, missing no record.",
         ),
-        "audit": ("jobs.audit", "Compare two places key by key."),
+        "audit": ("jobs.audit", "Compare two clusters or directories key by key."),
     },
 }
 COMMANDS: Final = {name: home for section in _SECTIONS.values() for name, home in section.items()}
@@ -181,7 +181,7 @@ def _table(homes: Mapping[str, tuple[str, str]]) -> list[click.Command]:
         "tidelog create flights --partitions 4 --config retention.ms=-1",
         "tidelog produce flights --from flights.csv --key tailnum --time departure",
         "tidelog offsets flights --at '2013-02-08 12:00 America/New_York' --clock append",
-        "tidelog read flights --from -6h --limit 10",
+        "tidelog read flights --key N14228 --tail 5",
     ),
 )
 @click.version_option(tidelog.__version__, prog_name="tidelog")

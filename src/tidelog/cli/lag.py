@@ -112,7 +112,7 @@ class LagOptions:
 )
 @with_options(LagOptions)
 def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
-    """Show how far a consumer group is behind.
+    """Show how many records and how long a group is behind.
 
     Without GROUP, compares all groups; the one furthest behind comes first. RECORDS LEFT is the
     number of unread records; <= marks an upper bound. BEHIND is the age of the oldest unread

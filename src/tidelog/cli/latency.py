@@ -151,7 +151,7 @@ class LatencyOptions:
 )
 @with_options(LatencyOptions)
 def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
-    """Show ingestion latency: append time minus create time.
+    """Show how late records arrived: append time minus create time.
 
     A range is extended to whole hours of UTC. A record with a negative latency was appended before
     its create time, for example because the producer's clock was ahead; CLOCK AHEAD is the largest

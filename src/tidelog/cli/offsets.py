@@ -425,14 +425,14 @@ class CountOptions:
 )
 @with_options(CountOptions)
 def count(surroundings: Surroundings, options: CountOptions) -> None:
-    """Count the records in a time range, exactly.
+    """Count the records in a time range, also by hour, day or key.
 
-    In a directory, most records are counted from zone maps. Records are read only where zone
-    maps are not enough: in segments without a zone map, in zones that are partly in the range, and,
-    with read_committed, in zones with transactions. --wide shows how much was read. Damage in
-    records that are not read is not found; `tidelog doctor` finds it. --by reads all records in the
-    range and prints a line for each hour, day, week or month; the first and the last line count
-    only the records in the range.
+    The counts are exact. In a directory, most records are counted from zone maps. Records are read
+    only where zone maps are not enough: in segments without a zone map, in zones that are partly in
+    the range, and, with read_committed, in zones with transactions. --wide shows how much was read.
+    Damage in records that are not read is not found; `tidelog doctor` finds it. --by reads all
+    records in the range and prints a line for each hour, day, week or month; the first and the last
+    line count only the records in the range.
 
     --clock append --during A --timestamps B counts on both clocks: the records that arrived in A
     and were created in B. --clock both counts the records of one range by timestamp, and by append

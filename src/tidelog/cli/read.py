@@ -79,7 +79,7 @@ _COLUMN_WINDOW: Final = 10_000
 )
 @with_options(ReadOptions)
 def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
-    """Print records by time or offset.
+    """Print records by time, offset or key, or the last ones.
 
     Prints exactly the records in the range, ordered by partition and offset. With --order time or
     --tail, prints the records of all partitions ordered by time. With --table, prints the latest

@@ -100,7 +100,7 @@ def why(
     kind: Format,
     zone: str | None,
 ) -> None:
-    """Explain why records were deleted, and how long others stay.
+    """Explain why records were deleted, and when others will be.
 
     Shows which offsets were deleted, by which rule and when, and how many records remain after
     compaction, which leaves holes in the offsets. For each segment, shows why it was rolled, the
@@ -824,7 +824,7 @@ def retain(  # noqa: PLR0913 - one argument for each option
     kind: Format,
     zone: str | None,
 ) -> None:
-    """Delete segments that are past their topics' retention.
+    """Delete segments past their retention; --dry-run lists them.
 
     For a directory without a running broker; a broker applies retention itself. Takes the
     directory's lock, except with --dry-run. Default: all topics. `tidelog why` explains each

@@ -604,7 +604,7 @@ class PartitionFacts:
 def describe(
     surroundings: Surroundings, target: str, place: Place, kind: Format, zone: str | None
 ) -> None:
-    """Show a topic's partitions, offsets and times."""
+    """Show a topic's partitions, offsets, and first and last times."""
     if place.access is not None:
         describe_remote(surroundings, place.access, target, kind, zone)
         return

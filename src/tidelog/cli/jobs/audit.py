@@ -164,7 +164,7 @@ class AuditCommand:
     " keys_max",
 )
 def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> int:
-    """Compare two places key by key.
+    """Compare two clusters or directories key by key.
 
     A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. B can
     be left out only with --group: the audit then lists the keys of A whose last record the group
