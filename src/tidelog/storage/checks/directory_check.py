@@ -194,7 +194,8 @@ class DirectoryCheck:
     Attributes:
         fs: The directory's file system.
         path: The directory's path.
-        clock: Wall clock, by which partitions that are just being added are recognized.
+        clock: Wall clock; it shows whether the topics changed so recently that a broker may still
+        be adding partitions.
         selection: Scope of the check; files at the top are checked only if no topic is selected.
         options: Options of the check; they can be replaced before `findings` is called.
         repair_facts: For each checked partition, the facts that a repair needs.
@@ -249,7 +250,7 @@ class DirectoryCheck:
         return findings
 
     def log_bytes(self) -> int:
-        """Return the size in bytes of all log files that the check reads, to show its progress."""
+        """Return the total size in bytes of the log files to check, for a progress display."""
         return sum(
             self.fs.stat(partition.path(name)).size
             for partition in self.partitions.values()
@@ -258,7 +259,7 @@ class DirectoryCheck:
         )
 
     def tiered_topics(self) -> list[str]:
-        """Return the names of the checked topics with a tier, whose objects are not checked."""
+        """Return the names of the checked topics with a tier. The check reads no objects."""
         return sorted(
             {
                 name.topic
@@ -535,7 +536,7 @@ def check_verdict(
 
 
 def repair_command(check: DirectoryCheck) -> str:
-    """Return the whole command that repairs what a check has found."""
+    """Return the complete command that repairs the damage that a check has found."""
     target = f"{check.selection} " if check.selection.topic else ""
     return f"`tidelog doctor {target}--data {shlex.quote(check.path)} --repair`"
 

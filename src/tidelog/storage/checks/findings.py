@@ -43,7 +43,7 @@ class Finding:
     Attributes:
         path: Path of the file or directory.
         damage: The fault, with the value found and the right value.
-        remedy: What to do, what happens automatically, or what the fault leads to.
+        remedy: The user's action, the automatic repair, or the consequence of the fault.
         severity: Severity of the fault.
         position: Position of the fault in the file in bytes, None if it concerns the whole file.
         offset: First affected log offset, None if there is none.
@@ -114,7 +114,7 @@ def reads_on(log_path: str, offset: int) -> str:
 
     Args:
         log_path: Path of the damaged file.
-        offset: First offset after the damage that can be read.
+        offset: First readable offset after the damage.
     """
     directory, partition_dir = posixpath.split(posixpath.dirname(log_path))
     name = files.parse_partition_dir(partition_dir)
@@ -128,7 +128,7 @@ def reads_on(log_path: str, offset: int) -> str:
 
 
 def error_text(error: CorruptFile | UnsupportedVersion) -> str:
-    """Return the reason why a file can't be read; omits the path, which the finding has."""
+    """Return the reason why a file can't be read, without the path: the finding has the path."""
     return error.reason
 
 

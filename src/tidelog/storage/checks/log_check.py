@@ -159,10 +159,10 @@ class BatchProblems(NamedTuple):
     """Problems of one batch.
 
     Attributes:
-        broken: Why a record of the batch can't be read; None if all records can be read.
-        misdated: What is wrong with the largest timestamp in the batch's header; None if this
-            timestamp is right or was not checked. If the timestamp is too small, searches by time
-            skip the batch.
+        broken: Reason why a record of the batch can't be read; None if all records can be read.
+        misdated: Error in the largest timestamp of the batch's header; None if this timestamp is
+            right or was not checked. If the timestamp is too small, searches by time skip the
+            batch.
     """
 
     broken: str | None = None
@@ -267,7 +267,7 @@ class LogReplay:
         watched: Fingerprint of the batch at `watched_offset`, and the offset after this batch; None
             until the batch is read.
         at_batch: Called with the first offset of each sound batch, before the batch is added to
-            `states`, to compare snapshots.
+            `states`; the function compares snapshots with `states`.
     """
 
     states: ProducerStates = field(default_factory=ProducerStates)
@@ -332,7 +332,7 @@ class LogCheck:
         """Yield findings on the batches up to the next damage; return its position and problem.
 
         If there is no more damage, the position is the file's end, and the problem is None. If the
-        file ends inside a batch, the position is that of the batch, and the problem is None.
+        file ends inside a batch, the position is the start of this batch, and the problem is None.
         """
         try:
             for at, batch in self._walk(position):
@@ -383,7 +383,7 @@ class LogCheck:
             self._replay(batch)
 
     def _skip(self, batch: Batch) -> None:
-        """Continue after a batch whose records can't be read; it is not added to `facts`."""
+        """Continue after a batch whose records can't be read; the batch is not added to `facts`."""
         self.facts.is_whole = False
         self.facts.next_offset = batch.last_offset + 1
 
@@ -395,13 +395,14 @@ class LogCheck:
             self.facts.aborted.append(self.replay.states.aborted_entry(completed))
 
     def _check_epoch(self, batch: Batch, position: int) -> Iterator[Finding]:
-        """Yield a finding if a leader epoch is negative, or lower than that of an earlier batch.
+        """Yield a finding if a leader epoch is negative, or lower than an earlier batch's epoch.
 
         If a single batch breaks the order, that batch is reported, not its neighbors.
         """
         replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
-            # Formats 0 and 1 have no epoch. Kafka also clears its list of epochs at such a batch.
+            # Formats 0 and 1 have no epoch. At a batch without an epoch, Kafka clears its list of
+            # epochs, so the check does the same.
             replay.epochs.clear()
             replay.leader_epoch = epoch
             return
@@ -420,7 +421,7 @@ class LogCheck:
             yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
 
     def _raised_epoch(self, replay: LogReplay, epoch: int) -> Finding:
-        """Return a finding on the newest epoch so far: it is wrong, because `epoch` follows it."""
+        """Return a finding that the newest epoch is wrong, because the lower `epoch` follows it."""
         wrong = replay.epochs.pop()
         replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
         path, position = replay.last_location

@@ -4,7 +4,7 @@ The file is a sequence of record batches; the texts of findings call a batch a c
 batch the check searches for the original bytes. If one bit was flipped, or the batch's length field
 or magic byte is wrong, the checksum proves the original bytes. So the check distinguishes a flipped
 bit in the last batch from an incomplete last batch. A hard stop can leave an incomplete batch; the
-next start drops it. Findings don't show content, because the file contains secrets.
+broker drops it at its next start. Findings don't show content, because the file contains secrets.
 """
 
 from collections.abc import Callable, Iterator
@@ -99,7 +99,7 @@ def _epoch(path: str, batch: RecordBatch, offset: int) -> Finding:
 
 
 def _problem(batch: RecordBatch, offset: int, replay: Replay | None) -> str | None:
-    """Return what is wrong with a batch whose checksum is right; None if it is sound."""
+    """Return the problem of a batch whose checksum is right; None if the batch is sound."""
     if batch.base_offset != offset:
         # The checksum does not cover the base offset.
         return f"a change begins at offset {batch.base_offset}, expected {offset}"
@@ -147,7 +147,7 @@ class _Right:
     """A correction of a damaged change; the checksum proves that it restores the original bytes.
 
     Attributes:
-        text: What is wrong, and what would be right.
+        text: Description of the fault, for the finding.
         position: Position of the fault in the file.
         size_bytes: Size of the change.
         record_count: Number of records in the change.
@@ -160,7 +160,7 @@ class _Right:
 
 
 def _find_right(data: bytes, at: int, end: int) -> _Right | None:
-    """Return the correction of the damaged change in bytes [at, end); None if none is proven."""
+    """Return the correction of the damaged change in [at, end); None if no correction is proven."""
     if end - at < HEADER_SIZE:
         return None
     size, magic = RecordBatch(data, at).size_bytes, data[at + MAGIC_AT]

@@ -129,7 +129,7 @@ class SegmentCheck:
         yield from map(self._noted, self._check_zones(file))
 
     def _read(self, suffix: str) -> bytes | None:
-        # A sidecar is not larger than its log, unless the log is tiny.
+        # A sidecar larger than its log is damaged, unless the log is tiny.
         limit = max(self.facts.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
         data = self.partition.read(log_files.file_name(self.base_offset, suffix), limit=limit)
         if data is not None:
@@ -233,7 +233,8 @@ _LEFT_OVER: Final = {
 def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Finding]:
     """Yield findings on the names of files in a partition's directory.
 
-    `bases` are the base offsets of the checked segments. A broker may have begun others since.
+    `bases` are the base offsets of the checked segments. A broker may have begun more segments
+    since the check listed the files.
     """
     entries = partition.fs.list_dir(partition.directory)
     parsed = (log_files.parse_file_name(entry.name) for entry in entries)
@@ -284,15 +285,15 @@ class RepairFacts:
     """Results of a check that a repair needs.
 
     Attributes:
-        whole: Base offsets of segments whose log is sound, so that their indexes can be rebuilt.
-        aborted: By a segment's base offset: the proven entries of its index of aborted
-            transactions.
-        snapshots: Proven content of a producer snapshot, by the snapshot's offset.
+        whole: Base offsets of the segments whose log is sound; a repair can rebuild their indexes.
+        aborted: Proven entries of each segment's index of aborted transactions, by the segment's
+            base offset.
+        snapshots: Proven content of each producer snapshot, by the snapshot's offset.
         log_end: Offset after the last sound batch.
         is_whole: Whether every byte of every log file belongs to a sound batch.
         epochs: The leader epochs of the log's batches.
-        is_sure: Whether no log file has an error, so that files derived from all log files can be
-            rebuilt.
+        is_sure: True if no log file has an error; only then can a repair rebuild files that are
+            derived from all log files.
     """
 
     whole: set[int] = field(default_factory=set)
@@ -401,7 +402,7 @@ class PartitionCheck:
             start: First missing offset.
             end: Offset after the last missing offset.
             path: File that shows the gap.
-            place: Where the offsets are missing, for the text.
+            place: Location of the missing offsets, for the finding's text.
         """
         partition = self.partition
         if not was_never_cleaned(
@@ -549,7 +550,7 @@ class PartitionCheck:
                 yield warning(self.partition.path(name), problem, remedy)
 
     def _check_tier_record(self) -> Iterator[Finding]:
-        """Yield a finding if `TIER_FILE` is damaged, or if it may have been lost.
+        """Yield findings if `TIER_FILE` is damaged, may have been lost, or shows lost offsets.
 
         Without this file, offsets before the local log are not visible.
         """
@@ -578,7 +579,7 @@ class PartitionCheck:
             yield warning(path, damage, remedy)
 
     def _check_holes(self, record: TierRecord) -> Iterator[Finding]:
-        """Yield a finding for each gap of lost offsets in the tier, or after it.
+        """Yield a finding for each gap of lost offsets in the tier, or between tier and local log.
 
         The gaps are those that readers report (`storage.tier.tier_record`).
         """

@@ -89,7 +89,7 @@ def restart_offset(
 def _leads_to(
     batches: Iterable[tuple[int, Batch]], base_offset: int, key: int, end: int, end_offset: int
 ) -> bool:
-    """Return whether a read at an index entry gets to a batch above the entry's offset.
+    """Return whether a read that begins at an index entry reaches a batch after the damage.
 
     Args:
         batches: The batches from the entry's position on.

@@ -1,4 +1,4 @@
-"""Moves damaged bytes out of a log that must not be truncated, so that it accepts appends again.
+"""Moves damaged bytes out of a log that must not be truncated; the log then accepts appends again.
 
 The damaged bytes are copied to `NAME.log.POSITION.aside` beside the log. Sound batches after the
 damage are copied to a new segment, so only offsets without a sound batch are lost. If no sound

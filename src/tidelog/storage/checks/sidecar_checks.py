@@ -261,7 +261,10 @@ def _row_position(damage: str, data: bytes) -> int:
 
 
 def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Iterator[Finding]:
-    """Yield a finding if the log lacks a row's offset, or the batch of a row with a known time."""
+    """Yield a finding if a row's offset is after the log end, or if the log lacks the row's batch.
+
+    The batch is not checked if the row's time is unknown, or if the log has gaps or damage.
+    """
     at = HEADER_SIZE + slot * ROW_SIZE
     if row.offset > facts.next_offset and facts.is_whole:
         damage = f"row {slot} has offset {row.offset}, but the log ends at {facts.next_offset}"
@@ -362,10 +365,10 @@ def compare_snapshot(
     Args:
         path: The file.
         data: Bytes of the file, in which `check_snapshot_bytes` found no fault.
-        states: Producers according to the log up to the snapshot's offset.
+        states: States of the producers, computed from the log before the snapshot's offset.
         first_offset: First offset that is still in the log.
-        is_exact: Whether `states`, computed from the log, are certain to equal the states of the
-            log's writer; otherwise nothing is compared.
+        is_exact: Whether `states` are certain to equal the states of the log's writer; otherwise
+            nothing is compared.
     """
     if not is_exact:
         return

@@ -178,7 +178,7 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
 
 
 def _header(zone: Zone, content: bytes, flipped: tuple[int, int, int]) -> bytes:
-    """Return a batch's header up to its magic, with the bit of `_flipped_bit` flipped back."""
+    """Return a batch's header up to and including its magic, with the flipped bit restored."""
     position, bit, start = flipped
     restored = bytearray(content)
     restored[position - zone.position] ^= 1 << bit
