@@ -1,4 +1,4 @@
-"""Compaction: a log keeps the last record of every key.
+"""Compaction: a log keeps one record of every key, by default the last record.
 
 Writing cleaned segments (`worker`, `cleaning`, `rewriting`, and `key_mapping` for the keys) needs
 no lock: it reads finished segments and writes `.cleaned` files. Choosing segments (`eligibility`,

@@ -78,7 +78,7 @@ class Batches:
 
 
 class SourceTimes:
-    """Append times of a source segment's records, as far as its `.appendtime` file is trusted."""
+    """Append times of a source's records; unknown after the trusted part of `.appendtime`."""
 
     def __init__(self, job: CleaningJob, source: SourceSegment, env: Env) -> None:
         self._offsets, append_ms = _read_times(job, source, env)
@@ -193,7 +193,7 @@ class CleanedFiles:
     After a failure call `close`.
 
     Attributes:
-        bytes_written: Bytes written to the log file.
+        bytes_written: Size of the log file in bytes, including batches that are still buffered.
         suffixes: Suffixes of the files that were made, without `.cleaned`.
     """
 

@@ -9,8 +9,8 @@ replaced during the cleaning, the job is given up (`CleaningAborted`), and its f
 swapped in yet are removed. After an interruption, the next cleaning starts at the old checkpoint.
 Segments that were swapped in before the interruption stay compacted.
 
-If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
-pass continues.
+If the offset map can't hold all keys of the head (the offsets that no pass has cleaned yet), a pass
+cleans a part of the head, and the next pass continues.
 
 The history stores a bound (`note_run`): a table as of any time at or after the bound is exact. A
 record is dropped as superseded only if the record that supersedes it is below the pass's
@@ -175,7 +175,8 @@ class CleaningReport:
         bytes_read: Number of bytes read from log files, to plan and to clean.
         bytes_written: Number of bytes written into log files and statistics.
         cleaned_to: Offset below which the log is compacted now.
-        stopped: Why the cleaning stopped before the end of the head; None if it did not.
+        stopped: Reason why the cleaning stopped before the end of the head; None if it reached the
+            end.
     """
 
     name: TopicPartition
@@ -331,9 +332,10 @@ def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGrou
     oldest group is swapped in first, and the tombstone is removed after the records that it
     deletes.
 
-    If versions decide this, a tombstone may also delete later, mapped records. So the newest mapped
-    group is swapped in first, and the groups before the mapped records are swapped in last. The
-    order of those last groups does not matter, because each key has only one record in them.
+    If versions decide which record stays, a tombstone may also delete later, mapped records. So the
+    newest mapped group is swapped in first, and the groups before the mapped records are swapped in
+    last. The order of those last groups does not matter, because each key has only one record in
+    them.
     """
     if not job.rules.has_versions:
         return cleaned.groups
@@ -396,7 +398,11 @@ class PartitionTarget(ABC):
         """Carry out the job of the last inspection, and swap the cleaned segments in."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
-        """Inspect the target; see `CleaningTarget`. A checkpoint outside the log is replaced."""
+        """Inspect the target; see `CleaningTarget`.
+
+        If the cleaner's checkpoint is outside the log, the first dirty offset of the decision
+        replaces it.
+        """
         state = self._inspected = self._state(is_asked=is_asked)
         decision = state.decision
         if decision.is_reset:
@@ -480,7 +486,8 @@ def clean_partition(
     Raises:
         UnknownTopic, ReadOnly, InvalidRequest, ConfigError, MissingDependency: `inspect_log` can't
             inspect the partition; nothing was changed.
-        CleaningAborted: The partition was changed meanwhile; the caller may retry at once.
+        CleaningAborted: The partition was changed during the cleaning; the caller may retry at
+            once.
         CorruptData: A batch is damaged (the error contains its position); groups before this batch
             may have been compacted.
         CleaningFailed, OffsetOverflow, UnsupportedCompression: The worker failed; groups that

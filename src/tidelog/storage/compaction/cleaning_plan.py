@@ -4,7 +4,7 @@ This module owns:
 
 - the interface between a cleaner and the two ways to choose segments (`Scheduler`: `BruteForce`
   here, `SpaceBound` in `generations.scheduler`);
-- the inspection of a log, and of segments that only its tier has;
+- the inspection of a log, and of segments that exist only in its tier;
 - the job that follows from an inspection;
 - the forecast of `tidelog compact --plan`, which needs no lock and changes nothing.
 
@@ -275,7 +275,7 @@ class Scheduler(Protocol):
 
 
 class BruteForce:
-    """`Scheduler` by Kafka's rules: a dirty head that is due is cleaned with all older segments."""
+    """`Scheduler` by Kafka's rules: a due cleaning covers the dirty head and all older segments."""
 
     goes_on = True
     bytes_read = bytes_written = 0

@@ -117,8 +117,9 @@ class CleaningDecision:
         end: End of the cleanable head, exclusive: the base offset of a segment.
         clean_bytes: Bytes of the segments that end at or before `first_dirty`.
         dirty_bytes: Bytes of the cleanable segments that end after `first_dirty`.
-        due: Why a cleaning is due now; None if no cleaning is due.
-        reason: Why a cleaning is due, with figures, or why none is due.
+        due: Reason for a cleaning that is due now; None if no cleaning is due.
+        reason: Text for users: the reason for the cleaning, with figures, or the reason why none is
+            due.
         is_reset: Whether the checkpoint was outside the log and has to be written again.
     """
 

@@ -57,8 +57,7 @@ class CompactionRules:
             strategies. If a record has several such headers, the last one counts. The header's
             value is a big-endian int64 of 8 bytes. A record without such a header, or with a value
             of another length, ranks below all records with a version.
-        delete_retention_ms: How long, in ms, tombstones and markers stay after they were first
-            cleaned.
+        delete_retention_ms: Time in ms that tombstones and markers stay after their first cleaning.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
         verify_keys: Whether the offset map also stores the keys, to distinguish different keys with
             equal hashes. If True, half of the map's memory is for keys.
@@ -109,7 +108,7 @@ class CompactionRules:
 
     @property
     def has_versions(self) -> bool:
-        """Whether a timestamp or header decides, so that a record may supersede a later record."""
+        """Whether a timestamp or header decides which record is kept, perhaps not the last one."""
         return self.strategy != OFFSET_STRATEGY
 
 

@@ -14,8 +14,8 @@ This module owns, for one job:
   mapping stops, and another pass continues. Each pass maps at least one record.
 - Batches that are kept as empty batches if no record remains. These are the last data batch of each
   active producer (for the last sequence number), and the batch at the end of the job's offsets (so
-  that the log end is not lost). If the log has no data batch of an active producer, the producer's
-  last marker is kept instead (for the epoch).
+  that the log end is not lost). If the log has no data batch of an active producer, the markers
+  with the producer's newest epoch are kept instead (for the epoch).
 - Transactions: aborted data is dropped, and a marker is dropped when it is no longer needed. As
   long as a batch of the transaction exists, even an empty one, the marker is kept. If the marker is
   an abort, the transaction's entry is copied to the new index of aborted transactions. When no

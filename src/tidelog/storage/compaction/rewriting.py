@@ -63,8 +63,8 @@ class PieceFacts:
     """Facts about the batches of a piece, from which the batches are planned.
 
     Shape:
-        numbers: int64[batches], index of the batch's first record in `lost`; -1 for a batch whose
-            records have no bits there, and of which no record is superseded.
+        numbers: int64[batches], index in `lost` of the bit of the batch's first record; -1 for a
+            batch whose records have no bits in `lost`.
         counts: int64[batches], number of records; undefined for control batches and batches of
             aborted transactions.
         left: int64[batches], number of records that are not superseded.
@@ -140,7 +140,7 @@ class Planner:
 
         Args:
             piece: The batches.
-            table: Table of the batches; rows of opened legacy batches are completed.
+            table: Table of the batches, with corrected rows for opened legacy batches.
             judged: Facts about the batches.
         """
         plan = _empty_plan(len(table))
@@ -298,7 +298,7 @@ class SourcePass:
         return source.size_bytes
 
     def _write_cleaned(self, end: int) -> None:
-        """Look up the keys of the part that an earlier cleaning has cleaned; write what remains."""
+        """Look up the keys of the part that an earlier cleaning has cleaned; write the rest."""
         reader = self._cleaning.reader
         for whole in reader.pieces(self._source, 0, end, check=True):
             # Markers are opened too, because they may get a delete horizon.

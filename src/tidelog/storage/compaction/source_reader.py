@@ -352,7 +352,8 @@ def _open_legacy(view: memoryview, position: int, row: "Longs") -> bytearray:
     batch = LegacyBatch(view, position)
     records = list(batch.records(check_crc=False))
     stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
-    # A LogAppendTime message has no create time. In a batch of magic 2, -1 stands for that.
+    # A LogAppendTime message has no create time. In a batch of magic 2, -1 stands for a missing
+    # create time.
     creates = [NO_TIMESTAMP if stamped else record.timestamp for record in records]
     base, timestamp = records[0].offset, creates[0]
     body = bytearray()

@@ -6,9 +6,9 @@
   live record, however often the key is updated. So it does not matter how many frequently updated
   keys of a segment are sampled. The hash is seeded by a secret of the partition. The sample never
   decides which record is dropped: a cleaning hashes keys with a seed of its own. If two keys have
-  equal hashes, one live record looks superseded, and the estimate is wrong by that record. The
-  sample stores two whole numbers for each sampled key. It has at most `SAMPLES_ROOM` keys while
-  records are added, and at most 2 x `SAMPLES_MAX` keys afterwards.
+  equal hashes, one live record looks superseded, and the estimate is wrong by that record. For each
+  sampled key, the sample stores the offset and the size of the key's last record. The sample has at
+  most `SAMPLES_ROOM` keys while records are added, and at most 2 x `SAMPLES_MAX` keys afterwards.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, the sample of each segment is
   small. Choosing the segments that look emptiest would then mean choosing the largest sampling
   errors. But neighboring segments that were cleaned at the same time lose their records at the same
@@ -54,8 +54,8 @@ class SegmentFacts:
             base offset if the segment was never cleaned.
         live_bytes: Bytes that are expected to remain after a cleaning, 0 to `size_bytes`.
         sum_bytes: Unbiased estimate of the live bytes, for sums over many segments. `live_bytes`
-            also uses the last cleaning's result, which makes it better for one segment but biased
-            in a sum.
+            also uses the result of the last cleaning, so `live_bytes` is more accurate for one
+            segment, but biased in a sum.
         keys: Expected number of keys whose last record is in the segment.
         records: Number of the segment's records; None if they have not been counted.
         has_due: Whether the segment holds tombstones past their delete horizon.
@@ -90,8 +90,8 @@ class SegmentEstimate:
 
     Attributes:
         size_bytes: Size of the segment's log file.
-        cohort: Offset up to which the segment is clean, -1 if it was never cleaned; only neighbors
-            with the same cohort are compared.
+        cohort: Offset up to which the segment is clean, -1 if it was never cleaned; an estimate
+            uses only neighbors with the same cohort.
         keys: Number of sampled keys whose last record is in the segment.
         sampled_bytes: Bytes of the last records of these keys, divided by the sampling rate.
         weight_bytes: Value that `sampled_bytes` would have if the segment had no garbage; -1 if
@@ -150,8 +150,8 @@ SAMPLES_ROOM: Final = 4 * SAMPLES_MAX
 # Largest valid shift. No sample needs more zero bits, so a file with a larger shift is invalid.
 SHIFT_MAX: Final = 32
 
-# Mask of the bits of a hash that are kept. These bits distinguish the few sampled keys, so more
-# bits would only increase the size of the sample.
+# Mask of the bits of a hash that are kept. These bits are enough to distinguish the few sampled
+# keys; more bits would only increase the size of the sample.
 HASH_MASK: Final = (1 << 48) - 1
 
 

@@ -461,7 +461,7 @@ class GenerationPlan:
         groups: Groups of segments that become one segment each, in order; empty if nothing is due.
         map_from: First offset whose key goes into the map, inclusive.
         map_to: Offset after the last offset whose key goes into the map.
-        reason: Why a cleaning is due, or why none is, with figures.
+        reason: Reason why a cleaning is due or not due, with figures.
         is_full: Whether the cleaning is a full pass.
         space: Space usage of the log.
         segments: All finished segments, in order.

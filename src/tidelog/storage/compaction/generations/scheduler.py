@@ -302,7 +302,7 @@ class Generations:
             demand: The requirements; this method fills in the error of the estimates and the bytes
                 that are appended before the next check.
             now_ms: Wall time.
-            delete_retention_ms: How long, in ms, tombstones stay after they were first cleaned.
+            delete_retention_ms: Time in ms that tombstones stay after their first cleaning.
         """
         segments = self.facts(now_ms)
         statistics = self._statistics
@@ -633,7 +633,7 @@ def demand_of(
         rules: Rules by which the topic is cleaned.
         cleanable_end: Offset up to which the log may be cleaned.
         active_bytes: Size of the active segment.
-        everything: Why a full pass is made; empty if no full pass is required.
+        everything: Reason for a full pass; empty if no full pass is required.
     """
     return Demand(
         cleanable_end=cleanable_end,

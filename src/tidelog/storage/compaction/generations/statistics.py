@@ -71,8 +71,8 @@ class SegmentRow:
         weight_bytes: `weight_bytes` of the segment's `SegmentEstimate`; -1 if the sample does not
             cover the segment.
         due_ms: Latest delete horizon of the segment's batches or tombstones; -1 if none is known.
-        runs: How often the segment was rewritten; after a merge, the largest count of its sources,
-            plus 1.
+        runs: Number of times that the segment was rewritten; after a merge, the largest number of
+            its sources, plus 1.
         freed_bytes: Bytes of garbage that all rewrites together removed from the segment.
     """
 
@@ -411,10 +411,10 @@ class StoredStatistics:
 def read_statistics(
     fs: FileSystem, directory: str, cache: DecodedFiles | None = None
 ) -> tuple[StoredStatistics | None, str]:
-    """Return a partition's statistics, and a text on what is wrong with the file.
+    """Return a partition's statistics, and a text that describes damage of the file.
 
-    The text is empty if nothing is wrong.
-    The statistics are None if the file is missing or its snapshot can't be decoded.
+    The text is empty if the file is sound. The statistics are None if the file is missing or its
+    snapshot can't be decoded.
 
     Args:
         fs: File system of the directory.
@@ -457,9 +457,9 @@ def _weight(stored: StoredStatistics) -> int:
 
 
 def decode_statistics(data: bytes) -> tuple[StoredStatistics, str]:
-    """Return the contents of a file, and a text on what is wrong with its changes.
+    """Return the contents of a file, and a text that describes damage of its changes.
 
-    The text is empty if nothing is wrong.
+    The text is empty if the changes are sound.
 
     Raises:
         CorruptFile: The snapshot is damaged.
