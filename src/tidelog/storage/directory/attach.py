@@ -451,9 +451,9 @@ def exchange(
             segments are unreadable; nothing was changed.
         Closed: The directory or the log was closed.
         StorageFailure: The disk failed, the partition was offline, an earlier commit is unfinished,
-            or the log has truncated, removed or replaced an old segment meanwhile. If the error has
-            taken the partition offline, reopening shows which segments it has; otherwise nothing
-            was changed.
+            or the log truncated, removed or replaced an old segment during the call. If the error
+            has taken the partition offline, reopening shows which segments it has; otherwise
+            nothing was changed.
     """
     ensure_finished(log_dir)
     log = log_dir.log(partition.topic, partition.partition)

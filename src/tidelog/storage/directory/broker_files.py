@@ -12,8 +12,8 @@ The JSON files are replaced atomically and are durable before the change is ackn
 
 - Cluster: `{"quotas": [], "settings": {BROKER: {NAME: TEXT}}, "groups": {GROUP: {NAME: TEXT}},
   "topic_defaults": {NAME: TEXT}}`; BROKER is a number, or '' for all brokers. A tool that applies
-  retention uses the topic defaults, so it deletes only records that the broker would delete, too.
-  `quotas` is always an empty list (decision 0019).
+  retention uses the topic defaults, so the tool deletes only records that the broker would also
+  delete. `quotas` is always an empty list (decision 0019).
 - Groups: `{"fetched_ms": MS, "topic_copied": BOOL (missing: false), "groups": {GROUP: [{"topic",
   "partition", "offset", "leader_epoch" (or null), "metadata"}]}}`. The leader's offsets are valid
   on the standby, because a record has the same offset in both logs.

@@ -285,9 +285,9 @@ class LogDir(Closing):
     def _load_writable(self) -> None:
         fs = self.env.files
         if files.parse_partition_dir(posixpath.basename(posixpath.abspath(self.path))) is not None:
-            # The name is like that of a partition's directory. If this is the directory of one
-            # partition, it is refused here, before a file is written. A link with another name to
-            # such a directory is refused only when the topics are read.
+            # The name has the form TOPIC-PARTITION. If this is the directory of one partition, it
+            # is refused here, before a file is written. A link with another name to such a
+            # directory is refused only when the topics are read.
             find_partitions(fs, self.path)
         self._lock = self._take_lock()
         self._watch.accept(text_files.read_accepted_clock(fs, self.path, self.report))

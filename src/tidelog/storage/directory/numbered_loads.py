@@ -1,4 +1,4 @@
-"""Idempotent loads: a named source with numbered rows, none of which is added twice.
+"""Idempotent loads: a named source has numbered rows, and a load adds no row twice.
 
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit. The
 commit also records how many rows of the source are loaded. So a load adds all its new rows or none,
@@ -258,7 +258,7 @@ class _Stage:
         if (facts.has_null_key and self._config.is_compacted) or not all(
             rules.is_allowed(ms, now_ms) for ms in bounds
         ):
-            # The error names the rows.
+            # `check_records` raises an error that names the rows.
             check_records(rules.where, self._config, records, self._codec, now_ms)
         batches = build_batches(records, self._codec, self._batch_bytes, now_ms, level=self._level)
         writer = self._writer(partition)

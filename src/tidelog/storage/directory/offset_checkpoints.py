@@ -102,7 +102,8 @@ class OffsetCheckpoints:
     def known_end(self, name: TopicPartition) -> int:
         """Return an offset that the partition's log has reached for certain; 0 if none is known.
 
-        The checkpoint files have no offsets of deleted topics.
+        An earlier topic of the same name has no effect: deleting a topic removes its offsets from
+        the checkpoint files.
         """
         return max(self.recovery_points.get(name, 0), self.starts.get(name, 0))
 

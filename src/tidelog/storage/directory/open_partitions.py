@@ -218,7 +218,7 @@ class OpenPartitions:
     def _open_to_write(self, name: TopicPartition) -> "Log":
         log = self._open(name)
         if log.failure is None:
-            with suppress(StorageFailure):  # a failure takes the log offline; each use raises it
+            with suppress(StorageFailure):  # a failure takes the log offline
                 log.swaps.begin_epoch()
         return log
 
@@ -341,7 +341,7 @@ class OpenPartitions:
             try:
                 commit = commits.read_commit(self._fs, path)
             except FileNotFoundError:
-                continue  # another thread completed it: it changes only other partitions
+                continue  # another thread completed the commit, which changes other partitions
             if own not in commit.directories:
                 continue
             others = (files.parse_partition_dir(each) for each in commit.directories if each != own)
@@ -383,7 +383,7 @@ class OpenPartitions:
         return max((log.last_append_ms for log in self._logs.values()), default=NO_TIMESTAMP)
 
     def damage(self) -> DamagedLog | None:
-        """Return the damage that makes one of the open logs refuse appends; None if none does."""
+        """Return the damage of an open log that refuses appends; None if no log is damaged."""
         failures = (log.failure for log in self._logs.values())
         return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
 
@@ -426,9 +426,9 @@ class OpenPartitions:
             stopped.
         """
         failure: StorageFailure | None = None
-        # If the last stop was hard, damage prevents a clean stop: a recovery has found the damage,
-        # and after a clean stop the next opening would run no recovery. Damage that was found
-        # without a recovery is found again at the next opening.
+        # If the previous stop was hard, recovery has found the damage. In this case, no clean stop
+        # is recorded, because the next opening would then run no recovery and would not find the
+        # damage. Damage that was found without a recovery is found again at the next opening.
         has_new_damage = False
         for name in list(self._openings):
             with suppress(TidelogError, OSError):  # no caller needs this log

@@ -104,7 +104,7 @@ def find_settled_topics(
     *,
     clock: Clock,
 ) -> tuple[dict[str, TopicInfo], list[str]]:
-    """Return the result of `find_topics` beside a writer that may be adding partitions.
+    """Return the result of `find_topics` while a writer may be adding partitions.
 
     The function waits until each listed partition has its directory. After about a second without
     new directories it stops waiting, because the missing directories are lost, not being created.
@@ -334,10 +334,10 @@ class TopicAdmin:
         return self._typed(outcomes, [f"create topic {each.name}" for each in new])
 
     def ensure_no_stray_among(self, name: str, partitions: int) -> None:
-        """Raise InvalidPartitions if `create` or `grow` would refuse so many partitions.
+        """Raise InvalidPartitions if `create` or `grow` would refuse this number of partitions.
 
-        They refuse partitions whose directories have records that are not the topic's. In any
-        thread.
+        `create` and `grow` refuse partitions whose directories have records that are not the
+        topic's. In any thread.
         """
         info = self._registry.topics.get(name)
         topic_id = None if info is None else info.topic_id
@@ -576,9 +576,10 @@ class TopicAdmin:
             self._dirs.forget(partition)
 
     def _partition_dirs_of(self, topics: Mapping[str, uuid.UUID | None]) -> list[TopicPartition]:
-        """Return the partitions whose directories exist and were not renamed, by topics' ids.
+        """Return the topics' partitions whose directories exist and were not renamed.
 
-        Strays with another topic's id are left out: their records are not the topic's.
+        `topics` has each topic's id. A directory with another topic's id is left out: its records
+        are not the topic's.
         """
         parsed = (files.parse_partition_dir(e.name) for e in self._fs.list_dir(self._path))
         return sorted(
@@ -613,7 +614,8 @@ class TopicAdmin:
         """Remove renamed directories of deleted topics (slow); in any thread.
 
         Raises:
-            StorageFailure: The disk failed; the next open for writing removes what remains.
+            StorageFailure: The disk failed; the next open for writing removes the remaining
+                directories.
         """
         try:
             for path in paths:

@@ -14,9 +14,10 @@ topic's id in the file: if the topic's directories have ids, but none of them is
 tidelog uses the id of the topic's first directory that has one.
 
 A partition directory whose number is not below the partition count in the file is a stray, with one
-exception: Kafka has added the partition. This is assumed if all partitions between the count in the
-file and this partition have a directory, too, and each of these directories has the topic's id, or
-records and no readable id. A stray is not counted, read, changed or removed; it is reported.
+exception: Kafka has added the partition. This is assumed if a directory exists for every number
+from the count in the file up to this number, inclusive, and each of these directories has the
+topic's id, or has records and no readable id. A stray is not counted, read, changed or removed; it
+is reported.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
@@ -293,7 +294,7 @@ class RegistryContents(NamedTuple):
 def find_all(
     files: FileSystem, directory: str, defaults: Mapping[str, str] | None
 ) -> RegistryContents:
-    """Find topics and leftovers of deleted topics; arguments and errors as in `find_topics`."""
+    """Find topics, strays, and leftovers of deleted topics; raises the errors of `find_topics`."""
     text = read_topics(files, directory)
     entries, present = text.topics, find_partitions(files, directory)
     notes: list[str] = []
@@ -419,7 +420,7 @@ def _has_records(files: FileSystem, directory: str, partition: TopicPartition) -
             for item in files.list_dir(path)
             if not item.is_dir
         )
-    except FileNotFoundError:  # another process has removed or renamed it
+    except FileNotFoundError:  # another process has removed or renamed the directory
         return False
 
 
@@ -430,7 +431,7 @@ STRAY_ADVICE: Final = "move it out of the directory of topics; its records are n
 def stray_problem(
     files: FileSystem, directory: str, stray: TopicPartition, topic_id: uuid.UUID | None
 ) -> str | None:
-    """Return what a stray has that must not become a part of the topic with this id.
+    """Return, as text, why a stray must not become a partition of the topic with this id.
 
     Return None if the stray has neither records nor another topic's id.
     """
@@ -814,7 +815,8 @@ class TopicRegistry:
     def ensure_no_stray_among(self, name: str, partitions: int, topic_id: uuid.UUID | None) -> None:
         """Raise InvalidPartitions if a topic of this size would contain records of a stray.
 
-        The next opening would take a stray right after the last partition for a partition.
+        A stray directly after the last partition is refused, too, because the next opening would
+        treat it as a partition of the topic.
         """
         for stray in self._strays:
             if stray.topic != name or stray.partition > partitions:
@@ -941,7 +943,7 @@ def not_here_error(directory: str, info: TopicInfo, number: int) -> UnknownTopic
     )
 
 
-# Advice of errors of reads that need the partitions.
+# Advice in errors of reads from partitions that have no directory.
 MISSING_ADVICE: Final = (
     "restore missing directories from a backup, or select other partitions; if the partitions are"
     " being created, try again"

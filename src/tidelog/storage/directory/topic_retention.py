@@ -96,9 +96,9 @@ class SegmentStory:
             not compacted, None if unknown.
         records: Number of these offsets that have a record; None if unknown.
         markers: Number of these offsets that have a transaction marker; 0 if unknown.
-        reason: Why the segment was rolled; OPEN if it is active, UNKNOWN if there is no note on the
-            roll.
-        roll_ms: When the segment was rolled, in ms by the wall clock; None if unknown.
+        reason: Reason for the roll; OPEN if the segment is active, UNKNOWN if there is no note on
+            the roll.
+        roll_ms: Time of the roll in ms, by the wall clock; None if unknown.
         times: The times from which retention computes the segment's age.
         smallest_timestamp: Smallest timestamp of the segment, from its zone map. None if the
             segment has no zone map, or if no record has a timestamp.
@@ -106,10 +106,11 @@ class SegmentStory:
         last_append_ms: Latest known append time, None if none is known.
         unknown_append: Ranges [start, end) of offsets whose append time is unknown; see
             `unknown_appends`.
-        keeping: How long the topic's own policy keeps the segment.
-        record: Offset and timestamp of the record whose time starts the period `keeping`. None if
-            `keeping` does not start at a record's time, or if the record can't be read.
-        kafka: How long Kafka's rule (`tidelog.retention.clock=record`) would keep the segment.
+        keeping: Time until which the topic's own policy keeps the segment.
+        record: Offset and timestamp of the record from whose time the topic's policy counts. None
+            if the policy does not count from a record's time, or if the record can't be read.
+        kafka: Time until which Kafka's rule (`tidelog.retention.clock=record`) would keep the
+            segment.
         due: Rule by which the next retention pass deletes the segment; None if the segment stays.
         size_room_bytes: Bytes by which the log has to grow until retention by size deletes the
             segment; for an active segment, only growth after its roll counts. None if the topic has
@@ -151,7 +152,7 @@ class PartitionStory:
         first_record: Offset of the first record if compaction removed the records before it; else
             None.
         deletions: Recorded deletions below `start_offset`, oldest first; see `deletion_history`.
-        deletion_problems: Problems of the file of these deletions.
+        deletion_problems: Problems in the file that stores these deletions.
     """
 
     start_offset: int
@@ -190,8 +191,8 @@ class NextDeletion:
         first_offset: First offset of the segment that can be read.
         end_offset: End of the segment's offsets, exclusive.
         is_active: Whether the segment takes appends.
-        until_ms: Last time in ms at which its age keeps the segment; None if the topic has no age
-            limit.
+        until_ms: Last time in ms at which the age limit keeps the segment; None if the topic has no
+            age limit.
         room_bytes: Bytes to append after the segment's end until retention by size deletes the
             segment; None if the topic has no size limit. Appends go to an active segment until it
             is rolled, so only appends after its roll count.
@@ -760,7 +761,7 @@ def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
     due: list[DueSegment] = []
     for name in log_dir.partitions(topic):
         if name.partition not in present:
-            continue  # a directory that is open for writing would create the partition's one
+            continue  # opening the partition for writing would create its directory
         if dry_run:
             reader = log_dir.reader(topic, name.partition)
             due += _named(name, reader.segments, due_deletions(reader, config))
