@@ -44,9 +44,9 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
 def _tables() -> tuple[list[int], list[int], dict[int, int]]:
     """Return three tables.
 
-    - The change of a CRC when one byte is processed, by the value of the CRC's low byte.
-    - The value of a CRC's low byte, by the top byte of the change that it causes.
-    - The number of a flipped bit in the last byte, by the change of the CRC that it causes.
+    - The usual CRC table: the value that is XORed into a CRC when a byte is processed, by low byte.
+    - The inverse of this table: the low byte, by the top byte of the value.
+    - The number of a flipped bit in the last byte, by the change of the CRC that the bit causes.
     """
     table = []
     for byte in range(256):

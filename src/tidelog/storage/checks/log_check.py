@@ -619,7 +619,7 @@ class LogCheck:
 
 
 class _Gap(NamedTuple):
-    """Position and expected offset of the last batch added, if offsets are missing before it."""
+    """Position of the last batch added, and its expected offset, if offsets are missing there."""
 
     position: int
     next_offset: int

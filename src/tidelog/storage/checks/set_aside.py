@@ -274,7 +274,7 @@ def mend(
 
 
 def _find_begun(context: SegmentContext) -> Parting | None:
-    """Return the plan that a crash interrupted after copying and before truncating, or None."""
+    """Return the plan of a repair that stopped after copying and before truncating, or None."""
     for name in file_names(context):
         match = _ASIDE_NAME.fullmatch(name)
         log = None if match is None else log_files.parse_file_name(match[1])

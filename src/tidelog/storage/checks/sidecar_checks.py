@@ -8,9 +8,9 @@
 - `.appendtime` is primary data. The check verifies its chain of checksums, the rules for its rows,
   and the batches that the rows name. From a damaged row on, append times are unknown, and the next
   open for writing records this in the file.
-- Index of aborted transactions: for a complete log that was never compacted, only one content is
-  right. For other logs, each entry must lead to an abort marker of its producer, and each aborted
-  transaction with records in the log needs an entry.
+- Index of aborted transactions: a complete log that was never compacted determines the whole
+  content of the index. For other logs, each entry must lead to an abort marker of its producer, and
+  each aborted transaction with records in the log needs an entry.
 - Producer snapshots: the checksum is checked, and the states of producers that both the snapshot
   and the log contain are compared. A snapshot may lack expired producers, and may have producers
   whose batches were deleted.

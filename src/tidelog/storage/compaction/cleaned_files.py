@@ -1,11 +1,11 @@
 """Writer of the files of one `.cleaned` segment: log, indexes, append times, zone map.
 
-A kernel writes the batches that the plan keeps. Batches that the kernel had to rebuild are then
-compressed and get checksums. The log is written in large pieces. The offset index, the time index,
-the append times (copied from the sources' files) and the index of aborted transactions are made
-while the log is written. `zone_map_files` builds the zone map at the end. All files are synced. If
-the cleaning fails, the caller removes the files. This module renames no file: the holder of the
-directory's lock swaps the files in.
+A kernel writes the batches that remain according to the plan of `rewriting`. Batches that the
+kernel had to rebuild are then compressed and get checksums. The log is written in large pieces. The
+offset index, the time index, the append times (copied from the sources' files) and the index of
+aborted transactions are made while the log is written. `zone_map_files` builds the zone map at the
+end. All files are synced. If the cleaning fails, the caller removes the files. This module renames
+no file: the holder of the directory's lock swaps the files in.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """

@@ -256,7 +256,7 @@ class Scheduler(Protocol):
         """Store the outcome of a cleaning whose segments are swapped in.
 
         Returns:
-            The offset for `cleaner-offset-checkpoint`: no older version of a key remains below it.
+            The offset for `cleaner-offset-checkpoint`: below it, each key has at most one record.
 
         Raises:
             OSError: The disk failed; the next inspection then has less information.
@@ -416,7 +416,7 @@ def inspect_log(
 ) -> CleaningState:
     """Inspect a partition: which part may be cleaned now, and whether a cleaning is due.
 
-    If the topic is cleaned generationally, this may read the keys of new segments and store
+    If the topic uses generational compaction, this may read the keys of new segments and store
     statistics.
 
     Args:
@@ -430,8 +430,8 @@ def inspect_log(
         UnknownTopic: There is no such partition.
         ReadOnly: The directory was opened for reading.
         InvalidRequest: The partition has a tier.
-        ConfigError, MissingDependency: The topic is cleaned generationally, and settings conflict,
-            or numpy or numba is not installed.
+        ConfigError, MissingDependency: The topic uses generational compaction, and settings
+            conflict, or numpy or numba is not installed.
         CorruptData: A batch that is read for a segment's times is damaged.
         StorageFailure: The disk failed, or the partition is offline.
     """
@@ -537,8 +537,8 @@ def horizons_of(
 ) -> tuple[int, ...]:
     """Return the delete horizons in ms of the tombstones below the checkpoint.
 
-    If `history` is None, the result is one horizon, estimated from the latest modification time of
-    the segments below the checkpoint, or empty if there are no such segments.
+    If `history` is None, the result has one horizon, estimated from the latest modification time of
+    the segments below the checkpoint. The result is empty if there are no such segments.
     """
     if history is not None or checkpoint is None:
         return () if history is None else history.horizons_ms
@@ -713,8 +713,8 @@ def _refusals(segments: Iterable[ClosedSegment]) -> dict[int, str]:
         try:
             ensure_times(segment, "a compaction", accepting("compact", segment))
         except CorruptFile as error:
-            # If the segment was replaced meanwhile, the file of append times is possibly another
-            # segment's.
+            # If the segment was replaced during the check, the file of append times may belong to
+            # the new segment.
             if not segment.was_replaced():
                 refusals[segment.base_offset] = str(error)
     return refusals

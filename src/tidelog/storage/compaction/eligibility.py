@@ -42,7 +42,7 @@ class DueReason(StrEnum):
 
 
 class WaitingSegment(Protocol):
-    """Times of a segment that are compared with `max.compaction.lag.ms`."""
+    """Times from which a segment's age is computed, for `max.compaction.lag.ms`."""
 
     @property
     def first_timestamp(self) -> int:
@@ -114,7 +114,8 @@ class CleaningDecision:
 
     Attributes:
         first_dirty: First offset of the head, inclusive.
-        end: End of the cleanable head, exclusive: the base offset of a segment.
+        end: End of the cleanable head, exclusive: the base offset of a segment, or `first_dirty` if
+            no segment of the head is cleanable.
         clean_bytes: Bytes of the segments that end at or before `first_dirty`.
         dirty_bytes: Bytes of the cleanable segments that end after `first_dirty`.
         due: Reason for a cleaning that is due now; None if no cleaning is due.

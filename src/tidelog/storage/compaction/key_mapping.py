@@ -70,7 +70,8 @@ NOTES_BYTES_MAX: Final = 64 << 20
 
 _FIRST_BITS_BYTES: Final = 1 << 16
 
-# A map for few offsets has this number of slots per offset, plus `_SLOTS_MIN` slots.
+# If few offsets are mapped, the map has at least this number of slots for each offset, plus
+# `_SLOTS_MIN` slots.
 _SLOTS_PER_KEY: Final = 2
 
 _SLOTS_MIN: Final = 16

@@ -130,7 +130,7 @@ class Planner:
         self._new_horizon_ms = job.delete_horizon_ms
         self._drops_expired = group.drop_expired
         self._mapped_to = cleaning.mapped.mapped_to
-        # Only if `_sees_all` is true can `_walk` prove that a marker is no longer needed.
+        # If `_sees_all` is false, `_walk` can't prove that a marker is no longer needed.
         self._sees_all = self._walk.begin(source) and group.drop_expired
         self._keeps_legacy = source.last_modified_ms > legacy_horizon_ms(job)
         self._retention = cleaning.retention

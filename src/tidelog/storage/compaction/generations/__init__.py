@@ -1,6 +1,6 @@
 """Generational compaction: clean the segments with the most garbage per byte to move.
 
-docs/generations.md describes the model, its cost, and what is proven about a segment.
+docs/generations.md describes the model, its cost and its proofs.
 """
 
 from tidelog.storage.compaction.generations.estimates import SegmentFacts

@@ -10,10 +10,10 @@
   sampled key, the sample stores the offset and the size of the key's last record. The sample has at
   most `SAMPLES_ROOM` keys while records are added, and at most 2 x `SAMPLES_MAX` keys afterwards.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, the sample of each segment is
-  small. Choosing the segments that look emptiest would then mean choosing the largest sampling
-  errors. But neighboring segments that were cleaned at the same time lose their records at the same
-  rate. So the estimate for a segment combines the segment's own sample with the samples of its
-  neighbors, which together weigh as much as `PRIOR_SAMPLES` sampled keys.
+  small. Selecting the segments with the smallest estimates would then select the segments with the
+  largest sampling errors. But neighboring segments that were cleaned at the same time lose their
+  records at the same rate. So the estimate for a segment combines the segment's own sample with the
+  samples of its neighbors, which together weigh as much as `PRIOR_SAMPLES` sampled keys.
 - The number of keys (`correction`): the sample's estimate is `samples << shift`, with a sampling
   error of some 1 % for 8,192 samples. Every cleaning maps the keys of a range of offsets and so
   counts them exactly. Comparing this count with the sample's estimate for the same range and time

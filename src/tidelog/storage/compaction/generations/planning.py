@@ -74,9 +74,10 @@ READ_PRICE: Final = 0.01
 # cleaning has to include segments that do not have much garbage yet.
 BATCH_PART: Final = 0.2
 
-# Factor of L in the module's formula for ranking segments; L is the number of keys. So a record is
-# expected to live for at least this multiple of the number of keys, in records appended. Without
-# this minimum, the order of young segments would depend on age alone.
+# Factor of L in the module's formula for ranking segments; L is the number of keys. In effect,
+# the formula assumes that a record stays live while at least AGE_FLOOR times as many records are
+# appended as there are keys. Without this minimum, the order of young segments would depend on age
+# alone.
 AGE_FLOOR: Final = 2.0
 
 # Maximum number of offsets that are tried as the first offset of the map, in addition to the lowest
@@ -148,8 +149,8 @@ def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], fl
     floor = AGE_FLOOR * max(sum(each.keys for each in segments), 1.0)
 
     def priority(segment: SegmentFacts) -> float:
-        # A segment without live records does not have infinite value: its file still has to be
-        # written.
+        # The value of a segment without live records must be finite, because its file still has to
+        # be written.
         live = max(segment.live_bytes, segment.size_bytes * 1e-3, 1.0)
         ratio = segment.garbage_bytes / live
         age = end - (segment.base_offset + segment.end_offset) / 2
