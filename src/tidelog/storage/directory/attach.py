@@ -196,8 +196,8 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
 
     Raises:
         ReadOnly: The directory was opened for reading.
-        StorageFailure: A failure has left an unfinished commit, which only reopening finishes; or
-            the disk failed.
+        StorageFailure: A failure has left an unfinished commit, and reopening the directory
+            finishes it; or the disk failed.
     """
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")

@@ -399,7 +399,8 @@ _MAGIC: Final = 2
 # half of this size.
 LIMIT_BYTES: Final = 1 << 30
 
-# Type, name, pattern, principal, host, operation, permission; the numbers are Kafka's codes.
+# One ACL rule: resource type, resource name, pattern type, principal, host, operation, permission.
+# The numbers are Kafka's codes.
 AclRow: TypeAlias = tuple[int, str, int, str, str, int, int]
 
 

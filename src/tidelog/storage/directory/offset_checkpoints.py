@@ -150,7 +150,11 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace a checkpoint's file; copy `offsets` only when the lock is held."""
+        """Replace a checkpoint's file.
+
+        `offsets` is copied while the lock is held, so no thread replaces newer offsets by older
+        offsets.
+        """
         with self._writing:
             ordered = dict(sorted(offsets.copy().items()))
             text_files.write_offset_checkpoint(self._fs, f"{self._directory}/{name}", ordered)

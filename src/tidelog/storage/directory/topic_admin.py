@@ -108,7 +108,8 @@ def find_settled_topics(
 
     The function waits until each listed partition has its directory. After about a second without
     new directories it stops waiting, because the missing directories are lost, not being created.
-    It does not wait if the directory of topics last changed more than `_GROWTH_MS` ago by `clock`.
+    It does not wait if, according to `clock`, the directory of topics last changed more than
+    `_GROWTH_MS` ago.
     """
     pause, least = threading.Event(), 0
     pauses = iter(_PAUSES_S)
@@ -298,9 +299,9 @@ class TopicAdmin:
         return not names.isdisjoint(defaults)
 
     def assume_defaults(self, defaults: Mapping[str, str]) -> None:
-        """Use these defaults of topics' settings, which the broker of the directory applies.
+        """Use the topic defaults that the directory's broker applies.
 
-        Only for a directory that is open for reading; changes no file.
+        The directory must be open for reading. No file is changed.
         """
         assert not self._context.is_writable
         self._fixed_defaults = defaults

@@ -273,7 +273,7 @@ def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
 
 
 class RegistryContents(NamedTuple):
-    """Topics that the topics file and the partition directories show together.
+    """Topics according to the topics file and the partition directories.
 
     Attributes:
         topics: Topics by name, sorted.
@@ -951,7 +951,7 @@ MISSING_ADVICE: Final = (
 
 
 def missing_error(directory: str, topic: str, numbers: Collection[int]) -> MissingFile:
-    """Return the error for these partitions, which are listed, but have no directory."""
+    """Return the error for partitions that `TOPICS_FILE` lists, but that have no directory."""
     verbs = f"{verb(len(numbers), 'is', 'are')} listed in {TOPICS_FILE}, but"
     names = f"{verb(len(numbers), 'partition', 'partitions')} {ranges_text(numbers)}"
     reason = f"{names} {verbs} {verb(len(numbers), 'has', 'have')} no directory"

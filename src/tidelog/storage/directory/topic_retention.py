@@ -388,7 +388,7 @@ class Notes:
         return note if note is not None and note.end_offset == segment.end_offset else None
 
     def reason(self, segment: Segment) -> RollReason:
-        """Return why a segment was rolled; OPEN if it is active, UNKNOWN if there is no note."""
+        """Return the reason for a segment's roll; OPEN if active, UNKNOWN if there is no note."""
         if segment.is_active:
             return RollReason.OPEN
         note = self.of(segment)
@@ -396,7 +396,7 @@ class Notes:
         return note.reason if note is not None and is_rolled else RollReason.UNKNOWN
 
     def roll_ms(self, segment: Segment) -> int:
-        """Return when a segment was rolled, in ms; -1 if unknown."""
+        """Return the time of a segment's roll in ms; -1 if unknown."""
         note = self.of(segment)
         return UNKNOWN_MS if note is None or segment.is_active else note.roll_ms
 
@@ -465,8 +465,8 @@ def due_deletions(log: LogView, config: TopicConfig) -> list[Deletion]:
 def next_deletion(log: LogView, config: TopicConfig) -> NextDeletion | None:
     """Return the segment that retention deletes after the segments that are due now.
 
-    Returns None if no other segment has offsets from the log start on. Reads less than `explain`;
-    the arguments and errors are the same.
+    Returns None if no other segment has offsets from the log start on. Reads less data than
+    `explain`, which describes the arguments and errors.
     """
     with typed_reads(log.context.directory):
         return _Explanation(log, config).next()
@@ -535,7 +535,7 @@ class _Explanation:
         )
 
     def next(self) -> NextDeletion | None:
-        """Return the oldest segment with readable offsets that is not due now; None if none is."""
+        """Return the oldest segment with readable offsets that is not due now, or None."""
         first, start = len(self.plan()), self._log.log_start_offset
         stays = [
             slot
