@@ -54,7 +54,7 @@ class LocalRetention(NamedTuple):
 
 
 def is_copied(segment: Segment, row: "TierSegment") -> bool:
-    """Return whether a row is a copy of a local segment: same offsets, length and last batch."""
+    """Return whether a row describes a copy of a segment: equal offsets, length and last batch."""
     return row.end_offset == segment.end_offset and _has_bytes_of(segment, row)
 
 
@@ -150,7 +150,7 @@ class LogTier:
         return None if self.view is None else self.view.record.restart_offset
 
     def load(self, bases: list[int], context: SegmentContext) -> list[int]:
-        """Read `tidelog-tier.json`; return those of `bases` that belong to local segments."""
+        """Read `tidelog-tier.json`; return the `bases` that belong to local segments."""
         data = None
         if self._access is not None:
             data = read_record_bytes(context.env.files, context.directory)
@@ -227,7 +227,7 @@ class LogTier:
         for row in self.rows:
             if row.base_offset < offset < row.end_offset:
                 position, end = first_reaching(view.segment(row), offset)
-                if position:  # else no batch remains: a compaction may have removed the first ones
+                if position:  # else no batch remains, because compaction removed the first batches
                     clipped_row = dataclasses.replace(row, end_offset=end, clip_bytes=position)
                     clipped[row.uid] = clipped_row
         return clipped

@@ -41,7 +41,7 @@ _BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBas
 
 
 class TierNote(NamedTuple):
-    """Why and when a segment was rolled, and the time by which its records had arrived.
+    """Reason and time of a segment's roll, and the time by which all its records had arrived.
 
     Times are in ms, -1 if unknown.
     """
@@ -61,10 +61,12 @@ class TierSegment:
         uid: 32 hexadecimal digits, unique among all copies of all segments.
         objects: Length and CRC-32C of each object, by suffix; the log is always among them.
         total: Summary of all zones: counts, times on both clocks, transactions.
-        times: Times for retention under any policy; `now_ms` is 0.
+        times: Times that retention needs under any policy; the field `now_ms` is not stored, and is
+            0.
         zones_know_append: Whether the zone map has exactly the append times of the segment.
-        last_fingerprint: Fingerprint of the segment's last batch, as in notes; 0 without a batch.
-        note: Why and when the segment was rolled.
+        last_fingerprint: Fingerprint of the segment's last batch, as in segment notes; 0 without a
+            batch.
+        note: Reason and time of the segment's roll.
         clip_bytes: Number of valid bytes of the log object if the log was truncated inside the
             segment; None if all bytes are valid. Indexes and zone map of a truncated segment are
             not used.
@@ -98,7 +100,7 @@ class TierSegment:
         return f"{self.base_offset:020d}-{self.uid}"
 
     def key(self, suffix: str) -> str:
-        """Return the key of one of the segment's objects below the partition's folder."""
+        """Return the key of one of the segment's objects, relative to the partition's folder."""
         return f"{self.folder}/{log_files.file_name(self.base_offset, suffix)}"
 
     @property

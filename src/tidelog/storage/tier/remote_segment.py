@@ -263,7 +263,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def zones(self) -> ZoneMap | None:
-        """The zone map, or None. Its total comes from the row; the rest is read at first use."""
+        """The zone map; None if there is none. All but its total is read at first use."""
         if not self._zones_loaded:
             has_map = log_files.ZONES_SUFFIX in self.row.objects and not self._is_clipped
             self.use_zones(self._make_zones() if has_map else None)

@@ -49,7 +49,7 @@ FOLDER_BYTES: Final = 1 << 30
 MEMORY_BYTES: Final = 64 << 20
 
 # Size of a block in bytes. A request reads at least one block, because a request for a few bytes
-# would cost as much.
+# costs as much as a request for a block.
 BLOCK_BYTES: Final = 256 << 10
 
 _OWN: Final = "tier_"
@@ -347,8 +347,9 @@ _SHARED_MAX: Final = 8
 def tier_files_of(env: Env) -> TierFiles:
     """Return a file system that can also read tiers, configured by the options of an Env.
 
-    For files of this machine, all directories of a process share one such file system and its cache
-    of objects. So the cache is kept although every query opens its directory again.
+    For files of this machine, all directories that a process opens with the same options share one
+    such file system and its cache of objects. So the cache is kept although every query opens its
+    directory again.
 
     Raises:
         ConfigError: An option of the cache is invalid.

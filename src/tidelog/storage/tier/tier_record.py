@@ -72,8 +72,8 @@ class TierRecord:
         cut_offset: Lowest offset at which the log was truncated after the last write of the store's
             manifest; None if the log was not truncated.
         restart_offset: Offset at which the log continues after a truncation below all local files:
-            the end of the tier, or the log start if it is higher. None unless such a truncation is
-            in progress (local files are being deleted).
+            the end of the tier, or the log start if it is higher. None if no such truncation is in
+            progress.
         pending: `change` of each manifest that this directory may have written after `manifest`.
             Each `change` is stored before the manifest is sent to the store. So a copy of this
             directory, or this directory after it was restored from a backup, notices a manifest
@@ -92,7 +92,8 @@ class TierRecord:
     def with_manifest(self, manifest: Manifest) -> "TierRecord":
         """Return the record with a manifest that is in the store and has all local changes."""
         start = max(self.log_start_offset, manifest.log_start_offset)
-        # After a timeout, a late request may still replace the manifest, until another change has
+        # If the manifest has the same `change` as before, the pending changes are kept. The reason:
+        # after a timeout, a late request may still replace the manifest, until another change has
         # succeeded.
         is_same = manifest.change == self.manifest.change
         return dataclasses.replace(
@@ -408,7 +409,7 @@ class TierView:
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:
-        """Return those of `bases` that belong to the log; older local files are copies to delete.
+        """Return the `bases` that belong to the log; older local files are copies to delete.
 
         A crash may leave some of these copies, with holes between them. While a truncation below
         the first local offset is in progress, only the log's new segment belongs to the log.

@@ -114,7 +114,8 @@ def merge(
         now_ms: Wall time in ms.
         same_bytes: Compares the bytes of a local segment with a row of the store's manifest that
             the tier record lacks.
-        claim: Permissions to use a manifest that this directory has not provably written.
+        claim: Permissions to use a manifest if the tier record doesn't prove that this directory
+            wrote it.
 
     Raises:
         TierConflict: This directory must not continue the store's manifest.
@@ -290,8 +291,8 @@ class MoveReport:
         deleted: Local and remote segments that were deleted by total retention.
         released: Number of local segments that were deleted because the tier has them.
         removed: Number of segments whose objects were removed from the store.
-        stopped: Why the run ended early: a segment could not be copied, or the tier must not be
-            changed. None if the run copied all segments.
+        stopped: Reason why the run ended early: a segment could not be copied, or the tier must not
+            be changed. None if the run copied all segments.
         keeps_all_ages: True if deletion by age was skipped, because the topic itself does not set
             `retention.ms` and the broker's setting is unknown.
         reported_deleted: Number of segments that total retention deleted, as reported by another
@@ -408,7 +409,7 @@ class Mover:
         def changed(stored: Manifest | None) -> Manifest:
             nonlocal drawn
             if stored is not None and drawn and stored.change == drawn:
-                return stored  # the request succeeded, and only its response was lost
+                return stored  # an earlier request succeeded; only its response was lost
             now_ms = self._now_ms()
             target = change(merge(stored, self.record, local, now_ms, _same_bytes, self._claim))
             if target == stored and not self._claim.takes_over:
@@ -589,7 +590,7 @@ def settled_manifest(log: LogView, tier: PartitionTier, record: TierRecord) -> M
 def _without_stale(record: TierRecord, segments: Sequence[Segment], now_ms: int) -> TierRecord:
     """Return the record without rows of copied segments that another program truncated.
 
-    If there are no local segments, nothing shows a truncation, and the record is returned
+    If there are no local segments, a truncation can't be detected, and the record is returned
     unchanged. A reader may find a partition in this state.
     """
     if not segments:
@@ -764,7 +765,7 @@ def _refused(waiting: Sequence[Segment]) -> str | None:
             with typed_reads(segment.log_path):
                 ensure_times(segment, "a move to the tier", accepting("tier", segment))
         except CorruptData as error:
-            if not segment.was_replaced():  # otherwise the file is possibly another segment's
+            if not segment.was_replaced():  # otherwise the file may be a new segment's
                 return f"{error}{_LATER}"
     return None
 

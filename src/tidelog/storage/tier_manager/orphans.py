@@ -100,8 +100,8 @@ def collect(
         log_dir: The directory, open for writing; for a dry run, it may be open for reading.
         names: Partitions; those without a tier are skipped.
         grace_ms: Age in ms. A folder of orphans is kept if one of its objects is younger.
-        dry_run: Whether to only return what would be removed; if True, no file and no object is
-            written or removed.
+        dry_run: If True, orphans are only counted and returned: no file and no object is written or
+            removed.
 
     Raises:
         UnknownTopic: No such partition.
@@ -127,8 +127,7 @@ def collect_orphans(mover: Mover) -> list[str]:
     """Remove all objects that a partition's manifest doesn't name, however old they are.
 
     Returns the keys of the removed folders. No other process may be writing to the partition's
-    folder. Raises StorageFailure, as `collect` does, and the
-    errors of `Mover.settle`.
+    folder. Raises StorageFailure if a store or the disk fails, and the errors of `Mover.settle`.
     """
     collected = CollectedOrphans([])
     _collect_orphans(mover, INT64_MAX, collected)
@@ -149,7 +148,7 @@ def _find_orphans(
 ) -> None:
     """Add the orphans of a partition to `collected`; remove nothing."""
     if name.partition not in log_dir.topic(name.topic).present:
-        return  # if open for writing, `reader` would create the missing directory
+        return  # in a writable directory, `reader` would create the missing directory
     log = log_dir.reader(name.topic, name.partition)
     if log.tier is not None:
         record = record_of(log_dir, log, MoveOptions())

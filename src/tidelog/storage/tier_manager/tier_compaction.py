@@ -237,7 +237,10 @@ def copy_rewritten(
 
 
 def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
-    """Remove a segment's `.cleaned` files. Never raises; the next opening removes the rest."""
+    """Remove a segment's `.cleaned` files.
+
+    Never raises; the next opening of the directory removes files that remain.
+    """
     for suffix in log_files.LOG_FIRST:
         remove_quietly(workplace.context.env.files, workplace.path(base_offset, suffix))
 
@@ -414,7 +417,7 @@ def compact_tier(
 
     Args:
         log_dir: The directory, open for writing. No other task may move this partition's segments
-            meanwhile.
+            during the call.
         name: The partition.
         options: Options; the context `options.hold` is entered while segments are replaced.
         worker: Cleans and copies segments; None for a worker in this process.
@@ -425,7 +428,7 @@ def compact_tier(
         CorruptData: A batch or object is damaged; the error has its path. Segments that the job
             replaced before the error stay replaced.
         TierConflict: Another directory writes this tier.
-        CleaningAborted: The tier was changed meanwhile; the caller may retry at once.
+        CleaningAborted: The tier was changed during the cleaning; the caller may retry at once.
         StorageFailure: Disk or store failed; the manifest has the old or the new segments.
     """
     log = log_dir.log(name.topic, name.partition)

@@ -106,7 +106,7 @@ class PartitionTier:
 
         Args:
             change: Returns the next manifest. Called again if another writer changes the manifest
-                meanwhile. If `change` raises an error, nothing is written.
+                between the read and the write. If `change` raises an error, nothing is written.
 
         Raises:
             TierConflict: Another writer has changed the manifest at each attempt.
@@ -158,7 +158,7 @@ def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
 
 
 def writer_of(log_dir: "DirectoryAccess") -> str:
-    """Return the id by which manifests name a directory: from `meta.properties`, "" if absent."""
+    """Return a directory's id in manifests: `directory.id` of `meta.properties`, or ""."""
     properties = read_meta_properties(log_dir.env.files, log_dir.path) or {}
     return properties.get("directory.id", "")
 
@@ -232,7 +232,7 @@ def _sum_sound_log(segment: "ClosedSegment", zones: ZoneMap) -> FileSum:
         crc = zone_map_files.sum_span(file, 0, end)
         if (size, crc) != (zones.log_size, zones.total.crc):
             raise zone_map_files.damage_of(segment, file, zones)
-        return FileSum(size, zone_map_files.sum_span(file, end, size, crc))  # with a torn tail
+        return FileSum(size, zone_map_files.sum_span(file, end, size, crc))  # includes a torn tail
     finally:
         file.close()
 
@@ -319,7 +319,7 @@ class Problem(NamedTuple):
         first_offset: First affected offset.
         end_offset: Offset after the last affected offset.
         where: URL of the object, or the partition's folder.
-        text: What is wrong.
+        text: Description of the difference.
         is_local: Whether local files still have these offsets.
     """
 
