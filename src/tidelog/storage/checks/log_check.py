@@ -402,7 +402,7 @@ class LogCheck:
         replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
             # Formats 0 and 1 have no epoch. At a batch without an epoch, Kafka clears its list of
-            # epochs, so the check does the same.
+            # epochs, so the check clears its list, too.
             replay.epochs.clear()
             replay.leader_epoch = epoch
             return

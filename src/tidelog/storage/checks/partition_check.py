@@ -292,7 +292,7 @@ class RepairFacts:
         log_end: Offset after the last sound batch.
         is_whole: Whether every byte of every log file belongs to a sound batch.
         epochs: The leader epochs of the log's batches.
-        is_sure: True if no log file has an error; only then can a repair rebuild files that are
+        is_sure: True if no log file has an error, so that a repair can rebuild files that are
             derived from all log files.
     """
 

@@ -389,7 +389,7 @@ def compare_snapshot(
 def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
     """Return which fields of `entry` differ from `right`, except for two allowed differences.
 
-    A producer's entry loses its coordinator epoch when the producer expires. A standby may know
+    After a producer has expired, its next entry has no coordinator epoch. A standby may know
     that a transaction has ended although the marker is not in the standby's log, because the leader
     no longer had the marker.
     """

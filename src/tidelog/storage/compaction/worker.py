@@ -40,8 +40,8 @@ from tidelog.storage.compaction.job import CleaningJob, CleaningResult, Throttle
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.types import MS_PER_SECOND
 
-# Maximum duration of a single sleep, in seconds. Longer waits are split so that a process exits
-# promptly when it has to.
+# Maximum duration of a single sleep, in seconds. Longer waits are split, so that a signal is
+# handled at least this often.
 _WAIT_MAX_S: Final = 0.5
 
 _LOCATION: Final = ("reason", "at", "offset", "path", "position")

@@ -90,6 +90,8 @@ def loaded_rows(log_dir: DirectoryAccess, topic: str, source: str) -> int:
 
     Raises:
         InvalidRequest: The source's name is invalid.
+        CorruptFile, UnsupportedVersion, StorageFailure: The file of the writers' versions can't be
+            read.
     """
     check_source(source)
     mark = marks_of(log_dir).get(commits.topic_writer(f"load/{source}", topic))
@@ -269,7 +271,7 @@ class _Stage:
         writer = self._writers.get(partition)
         if writer is None:
             name = TopicPartition(self._topic, partition)
-            self._log_dir.log(self._topic, partition)  # raises if there is no such partition
+            self._log_dir.log(self._topic, partition)  # raises UnknownTopic
             path = self._log_dir.path
             writer = StagedWriter(self._pool, path, name, self._config, name=self._name)
             self._writers[partition] = writer

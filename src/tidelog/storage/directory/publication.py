@@ -194,7 +194,7 @@ def _stage(
 def _undo(
     fs: FileSystem, record: str, changes: Sequence[Change], operation: str, reason: str
 ) -> None:
-    """Remove the staged files; take all partitions offline if the record exists or this fails."""
+    """Remove staged files; if a removal fails or the record exists, take all partitions offline."""
     try:
         if fs.exists(record):
             _go_offline(changes, operation, reason)  # the commit is visible, and may be durable

@@ -129,9 +129,8 @@ def find_settled_topics(
 class TopicAdmin:
     """The topics of an open directory.
 
-    Any thread may call the methods that are marked "in any thread". Only the directory's thread may
-    call the other methods. A writer calls `remove_deleted`, `load` and `remove_leftovers` in this
-    order.
+    Any thread may call the methods whose docstrings say so. Only the directory's thread may call
+    the other methods. A writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
 
     Attributes:
         set_aside: Paths of renamed directories of deleted topics; `remove_set_aside` removes them.
@@ -312,7 +311,7 @@ class TopicAdmin:
     def create(self, new: Sequence[NewTopic]) -> list[CreatedTopic | TidelogError]:
         """Create topics and their partition directories, with one write of the registry.
 
-        In any thread.
+        Any thread may call this.
 
         Returns:
             One entry for each topic in `new`, in the same order: the created topic with notes on
@@ -338,7 +337,7 @@ class TopicAdmin:
         """Raise InvalidPartitions if `create` or `grow` would refuse this number of partitions.
 
         `create` and `grow` refuse partitions whose directories have records that are not the
-        topic's. In any thread.
+        topic's. Any thread may call this.
         """
         info = self._registry.topics.get(name)
         topic_id = None if info is None else info.topic_id
@@ -355,7 +354,7 @@ class TopicAdmin:
     def grow(self, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
         """Increase the numbers of partitions of topics, with one write of the registry.
 
-        In any thread.
+        Any thread may call this.
 
         Returns:
             One entry for each topic in `counts`, in the same order: the grown topic, or the error
@@ -378,7 +377,7 @@ class TopicAdmin:
         ]
 
     def alter(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Store a topic's changed settings. In any thread.
+        """Store a topic's changed settings. Any thread may call this.
 
         The value None resets a setting to its default. Open partitions use the new settings after
         `OpenPartitions.follow_settings`.
@@ -396,7 +395,7 @@ class TopicAdmin:
             raise as_storage_failure(error, self._path, f"alter topic {name}") from error
 
     def use_defaults(self, defaults: Mapping[str, str]) -> None:
-        """Change the defaults of topics' settings; in any thread.
+        """Change the defaults of topics' settings. Any thread may call this.
 
         Open partitions use the new defaults after `OpenPartitions.follow_settings`.
 
@@ -411,7 +410,9 @@ class TopicAdmin:
     # -- directories of partitions -----------------------------------------------------------
 
     def settle(self, name: TopicPartition) -> None:
-        """Make a new partition's files durable before the partition is opened; in any thread.
+        """Make a new partition's files durable before the partition is opened.
+
+        Any thread may call this.
 
         Raises:
             StorageFailure: The disk failed. Opening the partition will try the same writes again.
@@ -423,7 +424,7 @@ class TopicAdmin:
         """Ensure that a partition's directory exists and durably contains the topic's id.
 
         If the topic has no id, only the directory is ensured. If the directory had to be created,
-        this is reported, because records may be lost. In any thread.
+        this is reported, because records may be lost. Any thread may call this.
 
         Raises:
             MissingFile: The directory is missing, and a checkpoint file proves that it had records.
@@ -612,7 +613,7 @@ class TopicAdmin:
             raise StorageFailure(self._path, "free names", what)
 
     def remove_set_aside(self, paths: Iterable[str]) -> None:
-        """Remove renamed directories of deleted topics (slow); in any thread.
+        """Remove renamed directories of deleted topics (slow). Any thread may call this.
 
         Raises:
             StorageFailure: The disk failed; the next open for writing removes the remaining

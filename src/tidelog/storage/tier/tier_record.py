@@ -172,7 +172,7 @@ def decode_record(data: bytes) -> TierRecord:
     fields = unseal(data, _MIDDLE, "the record of the tier")
     fields.check_version(RECORD_VERSION, TIER_FILE)
     folder = fields.text("folder")
-    if folder.count("/") != 1:  # tier paths are parsed by the number of a key's parts
+    if folder.count("/") != 1:  # `tier_files` requires keys of four parts
         raise CorruptFile(f"{fields.what}: `folder` is {folder[:300]!r}, expected TOPIC/PARTITION")
     return TierRecord(
         url=fields.text("url"),

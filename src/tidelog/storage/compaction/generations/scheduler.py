@@ -182,9 +182,9 @@ class Generations:
             env: Files and randomness.
             directory: The partition's directory.
             segments: All finished segments of the partition, in order.
-            clean_offset: Offset below which no older version of any key remains, from the
-                partition's `cleaner-offset-checkpoint`; the log start if the checkpoint has no
-                entry for the partition.
+            clean_offset: Offset below which each key has at most one record, from the partition's
+                `cleaner-offset-checkpoint`; the log start if the checkpoint has no entry for the
+                partition.
             cache: The lock holder's cache of file contents; None to read the file.
 
         Raises:

@@ -155,7 +155,7 @@ def reconcile(
     Args:
         statistics: The stored statistics.
         segments: All finished segments of the partition, in order.
-        clean_offset: Offset below which no older version of a key remains, from the partition's
+        clean_offset: Offset below which each key has at most one record, from the partition's
             checkpoint; not above the log's end.
 
     Returns:
