@@ -105,7 +105,7 @@ ENDS: Final = "a read ends at the damage"
 
 
 def dumps(log_path: str) -> str:
-    """Return the command that prints the records of a log file, including those after damage."""
+    """Return the command that prints the records of a log file, also the records after damage."""
     return f"`tidelog dump --deep {shlex.quote(log_path)}`"
 
 

@@ -70,8 +70,8 @@ class LogFacts:
         fingerprints: `append_time_trust.fingerprint` of each batch.
         aborted: The entries that the index of aborted transactions should have.
         markers: Producer id of each abort marker, by the marker's offset.
-        rises: Slots of the batches whose timestamp is larger than that of every earlier batch. A
-            slot is the index of a batch in `positions` and the other arrays.
+        rises: Slots of the batches whose timestamp is larger than the timestamps of all earlier
+            batches. A slot is the index of a batch in `positions` and the other arrays.
         largest_batch_bytes: Size of the largest batch.
     """
 

@@ -581,7 +581,7 @@ class PartitionCheck:
     def _check_holes(self, record: TierRecord) -> Iterator[Finding]:
         """Yield a finding for each gap of lost offsets in the tier, or between tier and local log.
 
-        The gaps are those that readers report (`storage.tier.tier_record`).
+        Readers also report these gaps (`storage.tier.tier_record`).
         """
         partition, rows = self.partition, record.manifest.segments
         local = [base for base in self._bases if base >= record.local_start_offset][:1]

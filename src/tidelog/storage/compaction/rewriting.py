@@ -383,7 +383,7 @@ class SourcePass:
             self._open_and_write(piece, plan, part)
 
     def _hold_first(self, run: MappedRun) -> None:
-        """Look up in the map those records of the first batch that precede the mapped offsets."""
+        """Look up the records of the first batch that precede the mapped offsets."""
         end = run.start + int(run.sizes[0])
         for whole in self._cleaning.reader.pieces(self._source, run.start, end, check=False):
             is_opened = np.array([run.counts[0] >= 0])

@@ -99,7 +99,7 @@ def loaded_rows(log_dir: DirectoryAccess, topic: str, source: str) -> int:
 
 
 class _Rows:
-    """Counts rows and computes their digest, to compare the rows with those of an earlier load."""
+    """Counts rows and computes their digest, to compare them with the rows of an earlier load."""
 
     def __init__(self, records: Iterable[NewRecord]) -> None:
         self._records = iter(records)

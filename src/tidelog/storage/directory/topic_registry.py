@@ -14,10 +14,10 @@ topic's id in the file: if the topic's directories have ids, but none of them is
 tidelog uses the id of the topic's first directory that has one.
 
 A partition directory whose number is not below the partition count in the file is a stray, with one
-exception: Kafka has added the partition. This is assumed if a directory exists for every number
-from the count in the file up to this number, inclusive, and each of these directories has the
-topic's id, or has records and no readable id. A stray is not counted, read, changed or removed; it
-is reported.
+exception: Kafka has added the partition. tidelog assumes this if a directory exists for every
+number from the count in the file up to this number, inclusive, and each of these directories has
+the topic's id, or has records and no readable id. A stray is not counted, read, changed or removed;
+it is reported.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
@@ -208,7 +208,7 @@ class TopicInfo(TopicDisplay):
     Attributes:
         name: Name of the topic, as in its directories' names.
         topic_id: Id of the topic; None if neither the file nor any directory has an id.
-        partitions: Number of partitions, including those without a directory.
+        partitions: Number of partitions, including partitions without a directory.
         present: Partition numbers that have a directory, ascending.
         given: The settings that were set for the topic, under Kafka's names; all other settings
             have their defaults.

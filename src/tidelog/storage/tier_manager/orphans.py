@@ -98,7 +98,7 @@ def collect(
 
     Args:
         log_dir: The directory, open for writing; for a dry run, it may be open for reading.
-        names: Partitions; those without a tier are skipped.
+        names: Partitions; partitions without a tier are skipped.
         grace_ms: Age in ms. A folder of orphans is kept if one of its objects is younger.
         dry_run: If True, orphans are only counted and returned: no file and no object is written or
             removed.

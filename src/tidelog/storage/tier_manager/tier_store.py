@@ -338,7 +338,7 @@ def verify(
 
     Args:
         log_dir: The directory, open for reading or writing.
-        names: Partitions; those without a tier are skipped.
+        names: Partitions; partitions without a tier are skipped.
         sizes_only: Whether to compare lengths only, with one request for each object and no
             download.
 

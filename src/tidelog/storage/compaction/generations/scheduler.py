@@ -548,7 +548,7 @@ class SpaceBound:
     def limits(self, config: TopicConfig) -> TopicConfig:
         """Return settings with which uncompacted records make a cleaning due only by their age.
 
-        Their share of the log and their size make no cleaning due.
+        The share and the size of uncompacted records make no cleaning due.
         """
         return replace(
             config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
