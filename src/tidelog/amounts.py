@@ -108,11 +108,6 @@ def share_text(share: float) -> str:
     return f"{percent:.{decimals}f}%"
 
 
-def partitions_text(count: int) -> str:
-    """Return which partitions a topic has: `only partition 0`, or `partitions 0 to 5`."""
-    return "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
-
-
 def offsets_text(first: int, last: int) -> str:
     """Format a range of offsets, with both ends inclusive: `offset 3`, or `offsets 3 to 7`."""
     return f"offset {first}" if first == last else f"offsets {first} to {last}"

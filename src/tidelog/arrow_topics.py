@@ -9,8 +9,7 @@ from functools import partial
 from operator import add
 from typing import TYPE_CHECKING, Final, cast
 
-from tidelog.amounts import partitions_text
-from tidelog.errors import InvalidRequest, RefusedRecords
+from tidelog.errors import InvalidRequest, RefusedRecords, partitions_text
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.append_types import BUILT, AppendResult
 from tidelog.storage.log.batch_building import batch_bytes_for, batch_limit, stored_codec

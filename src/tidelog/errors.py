@@ -347,6 +347,20 @@ class UnknownTopic(RequestError):
     code: ClassVar[int | None] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def partitions_text(count: int) -> str:
+    """Return which partitions a topic has: `only partition 0`, or `partitions 0 to 5`."""
+    return "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+
+
+def unknown_partition(topic: str, count: int, number: int, place: str = "") -> UnknownTopic:
+    """Return the error for a partition `number` that a topic with `count` partitions lacks.
+
+    The text begins with `place`, the directory or the cluster, if it is given.
+    """
+    where = f"{place}: " if place else ""
+    return UnknownTopic(f"{where}topic {topic} has {partitions_text(count)}, not {number}")
+
+
 class TopicExists(RequestError):
     """A topic of that name already exists."""
 

@@ -211,7 +211,7 @@ class Suite:
         answer = log.append(name, [NewRecord(value=b"x")] * 9)
         assert [a.last_offset - a.base_offset for a in answer.values()] == [8]
         assert list(log.append(name, [NewRecord(key=b"k")], partition=2)) == [2]
-        with pytest.raises(InvalidRequest, match="partitions 0 to 3, not 4"):
+        with pytest.raises(UnknownTopic, match="partitions 0 to 3, not 4"):
             log.append(name, [NewRecord(value=b"x")], partition=4)
 
     def test_a_table_is_appended_by_its_columns(self, log: RemoteDirectory) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 import tidelog
-from tidelog.errors import InvalidRequest
+from tidelog.errors import UnknownTopic
 from tidelog.remote import topics
 from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.types import NewRecord
@@ -20,7 +20,7 @@ def test_an_append_to_a_partition_number_uses_new_partitions() -> None:
     with tidelog.broker() as broker, tidelog.connect(broker.bootstrap_servers) as log:
         log.create_topic("t")
         log.append("t", RECORDS)
-        with pytest.raises(InvalidRequest, match="t has only partition 0, not 3"):
+        with pytest.raises(UnknownTopic, match="t has only partition 0, not 3"):
             log.append("t", RECORDS, partition=3)
         add_partitions(log, 4)
         assert list(log.append("t", RECORDS, partition=3)) == [3]

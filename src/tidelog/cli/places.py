@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from tidelog.amounts import partitions_text, plural
+from tidelog.amounts import plural
 from tidelog.cli.options import bundled, data_option
 from tidelog.cli.surroundings import Surroundings, UsageProblem, read_settings_text
 from tidelog.cli.times import duration_ms
-from tidelog.errors import ConfigError, DirectoryLocked, TidelogError
+from tidelog.errors import ConfigError, DirectoryLocked, TidelogError, unknown_partition
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import TopicPartition
 
@@ -492,12 +492,12 @@ def parse_choice(target: str, partition: int | None = None) -> str | TopicPartit
 def chosen(
     topic: str, partitions: list[TopicPartition], number: int | None
 ) -> list[TopicPartition]:
-    """Return all partitions, or partition `number`; raises UsageProblem if it doesn't exist."""
+    """Return all partitions, or partition `number`; raises UnknownTopic if it doesn't exist."""
     if number is None:
         return partitions
     names = [name for name in partitions if name.partition == number]
     if not names:
-        raise UsageProblem(f"{topic} has {partitions_text(len(partitions))}, not {number}")
+        raise unknown_partition(topic, len(partitions), number)
     return names
 
 

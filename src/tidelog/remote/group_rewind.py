@@ -15,8 +15,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
-from tidelog.amounts import partitions_text
-from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
+from tidelog.errors import GroupActive, UnknownGroup, unknown_partition
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.own_logs import Counter, OwnLogs, by_offsets
 from tidelog.remote.time_lookup import first_on_clock
@@ -127,7 +126,7 @@ def chosen_partitions(
         choices: Topics, each with a partition number or None for all its partitions.
 
     Raises:
-        UnknownTopic, InvalidRequest: A topic or partition does not exist.
+        UnknownTopic: A topic or partition does not exist.
         UnknownGroup: `choices` is empty, and the group doesn't exist or has no commits.
     """
     if not choices:
@@ -152,7 +151,7 @@ def choice_partitions(
         partitions: Function that returns all partitions of a topic.
 
     Raises:
-        InvalidRequest: A partition does not exist. Errors that `partitions` raises are not changed.
+        UnknownTopic: A partition does not exist. Errors that `partitions` raises are not changed.
     """
     chosen: set[TopicPartition] = set()
     for topic, number in choices:
@@ -162,7 +161,7 @@ def choice_partitions(
         elif TopicPartition(topic, number) in existing:
             chosen.add(TopicPartition(topic, number))
         else:
-            raise InvalidRequest(f"{topic} has {partitions_text(len(existing))}, not {number}")
+            raise unknown_partition(topic, len(existing), number)
     return sorted(chosen)
 
 

@@ -16,13 +16,9 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import partitions_text, plural
+from tidelog.amounts import plural
 from tidelog.env import Env
-from tidelog.errors import (
-    ClusterFailure,
-    CorruptData,
-    InvalidRequest,
-)
+from tidelog.errors import ClusterFailure, CorruptData, InvalidRequest, unknown_partition
 from tidelog.frames import needs_arrow
 from tidelog.lazy_dataclass import dataclass
 from tidelog.progress import with_progress
@@ -177,8 +173,8 @@ class ClusterRecords(RecordSource):
         """See `RecordSource`; None selects all topics except internal topics (`__…`).
 
         Raises:
-            UnknownTopic, ClusterFailure: A topic doesn't exist, or no broker responds.
-            InvalidRequest: A topic has no such partition.
+            UnknownTopic: A topic or partition doesn't exist.
+            ClusterFailure: No broker responds.
         """
         if topics is None:
             counts = self.cluster.topics()
@@ -198,8 +194,7 @@ class ClusterRecords(RecordSource):
             elif 0 <= one.partition < len(existing):
                 names.append(one)
             else:
-                numbers = partitions_text(len(existing))
-                raise InvalidRequest(f"{topic} has {numbers}, not {one.partition}")
+                raise unknown_partition(topic, len(existing), one.partition)
         return list(dict.fromkeys(names))
 
     def plan(

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
-from tidelog.amounts import partitions_text, plural
+from tidelog.amounts import plural
 from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_names, plain_settings
 from tidelog.directory import Directory
@@ -21,10 +21,10 @@ from tidelog.display import LINES_SHOWN, Topics, rest_text
 from tidelog.env import Env, os_env
 from tidelog.errors import (
     InvalidPartitions,
-    InvalidRequest,
     OffsetOutOfRange,
     TidelogError,
     TopicExists,
+    unknown_partition,
 )
 from tidelog.front_door import FrontDoor, When
 from tidelog.html_cells import html_table
@@ -245,7 +245,7 @@ class RemoteDirectory(FrontDoor):
             unknown.
 
         Raises:
-            UnknownTopic, InvalidRequest: The topic or partition doesn't exist.
+            UnknownTopic: The topic or partition doesn't exist.
             InvalidRecord, InvalidTimestamp, MessageTooLarge, PolicyViolation: A record is refused.
                 `record_errors` has the index of a record that was refused before it was sent. It is
                 empty if a broker refuses a record, because the client library doesn't name it.
@@ -280,8 +280,7 @@ class RemoteDirectory(FrontDoor):
                 self._counts.pop(topic, None)  # partitions may have been added to the topic
             partitioner = self._partitioner(topic)
         if partition is not None and not 0 <= partition < partitioner.partition_count:
-            numbers = partitions_text(partitioner.partition_count)
-            raise InvalidRequest(f"{topic} has {numbers}, not {partition}")
+            raise unknown_partition(topic, partitioner.partition_count, partition)
         now_ms = self._env.clock.now_ms()
         return (_row(record, partitioner, partition, now_ms) for record in records)
 

@@ -29,7 +29,6 @@ from dataclasses import field
 from itertools import pairwise
 from typing import Final
 
-from tidelog.amounts import partitions_text
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
@@ -37,7 +36,7 @@ from tidelog.errors import (
     InvalidRequest,
     OffsetOutOfRange,
     TidelogError,
-    UnknownTopic,
+    unknown_partition,
     with_times,
 )
 from tidelog.lazy_dataclass import dataclass
@@ -121,9 +120,8 @@ def _refuse_missing(
     for name in names:
         existing = cluster.partitions(name.topic)
         if name not in existing:
-            raise UnknownTopic(
-                f"{cluster.bootstrap}: topic {name.topic} has {partitions_text(len(existing))},"
-                f" not {name.partition}"
+            raise unknown_partition(
+                name.topic, len(existing), name.partition, cluster.bootstrap
             ) from reason
 
 

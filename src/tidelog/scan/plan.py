@@ -11,11 +11,17 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, TypeVar
 
-from tidelog.amounts import bytes_text, partitions_text, plural
+from tidelog.amounts import bytes_text, plural
 from tidelog.arguments import level_of, reads_arguments
 from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
-from tidelog.errors import InvalidRequest, LostOffsets, MissingFile, OffsetsGone, UnknownTopic
+from tidelog.errors import (
+    InvalidRequest,
+    LostOffsets,
+    MissingFile,
+    OffsetsGone,
+    unknown_partition,
+)
 from tidelog.gc_pauses import collection_paused
 from tidelog.html_cells import html_table
 from tidelog.lazy_dataclass import dataclass
@@ -352,7 +358,7 @@ def _check_exist(log_dir: LogDir, topic: str, numbers: Iterable[int]) -> None:
     count = info.partitions
     for number in sorted(numbers):
         if not 0 <= number < count:
-            raise UnknownTopic(f"topic {topic} has {partitions_text(count)}, not {number}")
+            raise unknown_partition(topic, count, number)
         if info.foreign and number not in info.present:
             raise not_here_error(log_dir.path, info, number)
 

@@ -19,9 +19,8 @@ from functools import cached_property, partial
 from typing import Final, TypeVar
 
 from tidelog import scan
-from tidelog.amounts import partitions_text
 from tidelog.closing import Closing
-from tidelog.errors import ClusterFailure, InvalidRequest, OffsetsGone, UnknownTopic
+from tidelog.errors import ClusterFailure, InvalidRequest, OffsetsGone, unknown_partition
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.broker_connection import connect_socket, split_server
 from tidelog.remote.cluster import Cluster, connect
@@ -291,10 +290,7 @@ class BrokerBackend(Closing):
     def _refuse(self, topic: str, partition: int | None = None) -> None:
         existing = self._cluster.partitions(topic)  # raises UnknownTopic
         if partition is not None:
-            raise UnknownTopic(
-                f"{self._options.bootstrap}: topic {topic} has {partitions_text(len(existing))},"
-                f" not {partition}"
-            )
+            raise unknown_partition(topic, len(existing), partition, self._options.bootstrap)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the topics' ids; see `Backend.topic_ids`."""

@@ -32,8 +32,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.amounts import partitions_text
-from tidelog.errors import InvalidRequest, InvalidTimestamp, RequestError, SerdeError
+from tidelog.errors import (
+    InvalidRequest,
+    InvalidTimestamp,
+    RequestError,
+    SerdeError,
+    partitions_text,
+)
 from tidelog.record.columns.encode import choose_partitions
 from tidelog.spark.options import REASON, scan_columns
 from tidelog.types import INT64_MAX, US_PER_MS, TopicPartition

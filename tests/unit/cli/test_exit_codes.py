@@ -68,6 +68,25 @@ def test_a_topic_that_does_not_exist(cli: Cli, name: str) -> None:
     assert (code, "did you mean flights?" in told) == (ExitCode.ERROR, True)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "count flights:7",
+        "delete-records flights:7 --offset 0",
+        "describe flights:7",
+        "diff flights:7 --from 2020-01-01Z --to now",
+        "latency flights:7",
+        "offsets flights:7 --at now",
+        "produce flights --partition 7 --value 1",
+        "read flights:7",
+        "why flights:7",
+    ],
+)
+def test_a_partition_that_does_not_exist(cli: Cli, line: str) -> None:
+    result = cli.run(*line.split(), "--data", str(cli.data))
+    assert (result.code, "topic flights has only partition 0, not 7" in result.err) == (1, True)
+
+
 @pytest.mark.parametrize("name", ON_SPARK)
 def test_a_setting_that_is_none(cli: Cli, name: str) -> None:
     assert run(cli, name, cli.data, "flights", "--conf", "nonsense")[0] == ExitCode.USAGE

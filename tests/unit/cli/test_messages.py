@@ -322,7 +322,6 @@ def test_a_hint_of_a_command_can_be_copied(flights: Cli) -> None:
     err = io.StringIO()
     surroundings = Surroundings(stdout=io.StringIO(), stderr=err, variables={})
     assert run(["why", "flights", "--data", data, "-o", "table"], surroundings) == 0
-    assert run(["read", "flights:7", "-d", data], surroundings) == ExitCode.USAGE
     assert run(["read", "nope", "-d", data], surroundings) == ExitCode.ERROR
     assert f"hint: `tidelog topics --data {data}` lists topics" in err.getvalue()
 

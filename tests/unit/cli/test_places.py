@@ -106,7 +106,8 @@ def test_the_target_and_an_option_do_not_both_name_a_partition(hours: Cli) -> No
 @pytest.mark.parametrize("words", [("read",), ("describe",), ("offsets", "--at", "earliest")])
 def test_a_partition_that_does_not_exist(hours: Cli, words: tuple[str, ...]) -> None:
     result = hours.run(words[0], "flights:2", *words[1:])
-    assert (result.code, result.err) == (3, "error: flights has partitions 0 to 1, not 2\n")
+    assert result.code == ExitCode.ERROR
+    assert result.err.startswith("error: topic flights has partitions 0 to 1, not 2\n")
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_an_unknown_topic_partition_or_group_is_an_error() -> None:
     cluster = cluster_at(1, 100)
     with pytest.raises(UnknownTopic):
         group_rewind.chosen_partitions(cluster, GROUP, [("ships", None)])
-    with pytest.raises(InvalidRequest, match="only partition 0, not 7"):
+    with pytest.raises(UnknownTopic, match="only partition 0, not 7"):
         group_rewind.chosen_partitions(cluster, GROUP, [("flights", 7)])
     with pytest.raises(UnknownGroup, match=r"^ships$"):  # the cluster's own error
         group_rewind.chosen_partitions(cluster, "ships", [])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 
 from tidelog.env import os_env
-from tidelog.errors import ClusterFailure, InvalidRequest
+from tidelog.errors import ClusterFailure, InvalidRequest, UnknownTopic
 from tidelog.remote.cluster import Cluster, connect
 from tidelog.remote.partition_fetch import FetchSettings
 from tidelog.remote.records import ClusterRecords
@@ -182,5 +182,5 @@ def test_each_topic_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         assert len(lookups) == 2
         for number in (-1, 3):
-            with pytest.raises(InvalidRequest, match="partitions 0 to 2, not "):
+            with pytest.raises(UnknownTopic, match="partitions 0 to 2, not "):
                 source.partitions(TopicPartition("flights", number))

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import partitions_text, rate_text
+from tidelog.amounts import rate_text
 from tidelog.cli import output
 from tidelog.cli.options import SparkAccess
 from tidelog.cli.output import Column, Row, cell_text
@@ -33,7 +33,7 @@ from tidelog.cli.surroundings import (
     interrupted_by_sigterm,
     read_settings_text,
 )
-from tidelog.errors import InvalidTime, MissingDependency, TidelogError, UnknownTopic
+from tidelog.errors import InvalidTime, MissingDependency, TidelogError, unknown_partition
 from tidelog.html_cells import visible
 from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import (
@@ -587,8 +587,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
             if name not in topics:
                 raise unknown_topic(str(name), topics)
             if partition is not None and partition >= topics[str(name)]:
-                has = partitions_text(topics[str(name)])
-                raise UnknownTopic(f"topic {name} has {has}, not {partition}")
+                raise unknown_partition(str(name), topics[str(name)], partition)
         if use.writes and not use.place.is_broker:
             _check_writable(use.place.address)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final
 
-from tidelog.amounts import bytes_text, partitions_text, plural
+from tidelog.amounts import bytes_text, plural
 from tidelog.config import TopicConfig
 from tidelog.env import Clock, FileSystem
 from tidelog.errors import (
@@ -23,6 +23,8 @@ from tidelog.errors import (
     StorageFailure,
     UnknownTopic,
     UnsupportedVersion,
+    partitions_text,
+    unknown_partition,
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import commits, files, log_files, text_files
@@ -361,12 +363,14 @@ class DirectoryCheck:
         here = sorted(name.partition for name in names if name.topic == topic)
         if not here:
             return unknown_topic(topic, {name.topic for name in names})
+        assert number is not None  # the topic has partitions here, but not the selected one
         if here == [*range(len(here))]:
-            text = f"topic {topic} has {partitions_text(len(here))}, not {number}"
-        else:  # the missing partitions may be in other directories of the broker
-            listed = ", ".join(map(str, here))
-            text = f"topic {topic} has no partition {number} here, only {listed}"
-        return UnknownTopic(f"{self.path}: {text}")
+            return unknown_partition(topic, len(here), number, self.path)
+        # The missing partitions may be in other directories of the broker.
+        listed = ", ".join(map(str, here))
+        return UnknownTopic(
+            f"{self.path}: topic {topic} has no partition {number} here, only {listed}"
+        )
 
     # -- files at the top --------------------------------------------------------------------
 

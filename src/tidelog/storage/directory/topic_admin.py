@@ -31,11 +31,16 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
-from tidelog.amounts import partitions_text
 from tidelog.config import ConfigNote
 from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
 from tidelog.env import Clock, Env, FileSystem
-from tidelog.errors import CorruptFile, MissingFile, StorageFailure, TidelogError, UnknownTopic
+from tidelog.errors import (
+    CorruptFile,
+    MissingFile,
+    StorageFailure,
+    TidelogError,
+    unknown_partition,
+)
 from tidelog.storage import commits, files, text_files
 from tidelog.storage.directory.broker_files import read_stored_defaults
 from tidelog.storage.directory.offset_checkpoints import OffsetCheckpoints
@@ -257,10 +262,7 @@ class TopicAdmin:
         if info.foreign and name.partition not in info.present:
             raise not_here_error(self._path, info, name.partition)
         if not 0 <= name.partition < info.partitions:
-            raise UnknownTopic(
-                f"{self._path}: topic {name.topic} has {partitions_text(info.partitions)},"
-                f" not {name.partition}"
-            )
+            raise unknown_partition(name.topic, info.partitions, name.partition, self._path)
         return info
 
     def partitions(self, topic: str) -> list[TopicPartition]:
