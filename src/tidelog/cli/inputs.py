@@ -22,13 +22,21 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from tidelog.amounts import plural
-from tidelog.cli.cells import CHARACTERS_SHOWN, encoder
+from tidelog.cli.cells import CHARACTERS_SHOWN, argument_bytes, encoder
 from tidelog.cli.options import Encoding, InputFormat
 from tidelog.cli.surroundings import InvalidInput, UsageProblem
 from tidelog.env import Clock
 from tidelog.errors import InvalidTime, InvalidTimestamp, MissingDependency, SerdeError
 from tidelog.lazy_dataclass import dataclass
-from tidelog.record.exact_json import COMPACT, ExactNumber, ExactObject, members_of, parse, text_of
+from tidelog.record.exact_json import (
+    COMPACT,
+    ExactNumber,
+    ExactObject,
+    members_of,
+    parse,
+    text_of,
+    utf8_bytes,
+)
 from tidelog.types import Header, NewRecord, check_time
 
 if TYPE_CHECKING:
@@ -411,7 +419,7 @@ def _batch_rows(
         try:
             rows = _in_python_units(chosen).to_pylist()
         except (ValueError, OverflowError) as error:  # some times are outside Python's range
-            raise InvalidInput(f"{name} row {number + 1} or a later one: {error}") from error
+            raise _unreadable_cell(chosen, name, number, error) from error
         for at, fields in enumerate(rows):
             number += 1
             raw = b"" if choice.columns is not None else _row_json(fields, f"{name} row {number}")
@@ -419,6 +427,30 @@ def _batch_rows(
                 assert choice.time is not None
                 fields[choice.time] = times[at]
             yield InputRow(fields, raw, f"{name} row {number}")
+
+
+def _unreadable_cell(
+    batch: "pa.RecordBatch", name: str, rows_before: int, error: Exception
+) -> InvalidInput:
+    """Return the error for the first cell that Python can't represent, such as a year above 9999.
+
+    Args:
+        batch: Rows of which at least one has such a cell.
+        name: The file.
+        rows_before: Number of the file's rows before the batch.
+        error: The error of the whole batch, for a cell that can be converted alone.
+    """
+    import pyarrow as pa
+
+    for at in range(batch.num_rows):
+        for column, cells in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                _in_python_units(batch.slice(at, 1).select([column])).to_pylist()
+            except (ValueError, OverflowError) as reason:
+                number = f" {cells[at].value}" if pa.types.is_temporal(cells.type) else ""
+                where = f"{name} row {rows_before + at + 1}: {column}"
+                return InvalidInput(f"{where}: {cells.type}{number} can't be read: {reason}")
+    return InvalidInput(f"{name} row {rows_before + 1} or a later one: {error}")
 
 
 def _row_json(fields: Mapping[str, object], where: str) -> bytes:
@@ -537,7 +569,7 @@ def to_json(content: object) -> bytes:
     Raises ValueError for NaN and infinity, which JSON lacks, TypeError for a type that can't be
     converted, and RecursionError for content that is nested too deeply.
     """
-    return text_of(content, separators=COMPACT, default=_special).encode()
+    return utf8_bytes(text_of(content, separators=COMPACT, default=_special))
 
 
 def _special(content: object) -> object:
@@ -726,7 +758,15 @@ _TYPED: Final = {"key": "--key", "value": "--value", "time": "--time", "headers"
 
 
 def _texts(typed: Columns) -> dict[str, object]:
-    return {option: getattr(typed, part) for part, option in _TYPED.items()}
+    """Return the typed texts by option; a text that is not valid UTF-8 becomes bytes."""
+    return {option: _text_or_bytes(getattr(typed, part)) for part, option in _TYPED.items()}
+
+
+def _text_or_bytes(text: str | None) -> str | bytes | None:
+    if text is None:
+        return None
+    data = argument_bytes(text)
+    return text if data == text.encode(errors="replace") else data
 
 
 def _named(typed: Columns) -> Columns:
@@ -747,7 +787,7 @@ def _line_records(
     source: BinaryIO, name: str, typed: Columns, parse_time: Callable[[str], int]
 ) -> Iterator[InputRecord]:
     """Yield a record for each line; `typed` has the typed texts, which all records share."""
-    separator = None if typed.key_separator is None else typed.key_separator.encode()
+    separator = None if typed.key_separator is None else argument_bytes(typed.key_separator)
     if separator == b"":
         raise UsageProblem("--key-separator must have at least one character")
     if not typed and separator is None and typed.value_as is Encoding.AUTO:
@@ -849,7 +889,7 @@ def _bytes(content: object) -> bytes | None:
     if content is None:
         return None
     if isinstance(content, str):
-        return content.encode()
+        return utf8_bytes(content)
     return content if isinstance(content, bytes) else to_json(content)
 
 

@@ -18,6 +18,9 @@ from typing import Final, NoReturn
 # Separators of JSON without spaces.
 COMPACT: Final = (",", ":")
 _SPACED: Final = (", ", ": ")
+# Text of the error for content that Python's `json` can't parse or write; Python's own text names
+# its recursion limit instead of the content.
+_TOO_DEEP: Final = "nested too deeply"
 
 
 class ExactNumber(float):
@@ -85,14 +88,31 @@ def parse(text: str | bytes) -> object:
 
 
 def _parse(text: str | bytes, parse_int: Callable[[str], float] | None) -> object:
-    content: object = json.loads(
-        text,
-        parse_float=_number,
-        parse_int=parse_int,
-        parse_constant=_refuse,
-        object_pairs_hook=_object,
-    )
+    try:
+        content: object = json.loads(
+            text,
+            parse_float=_number,
+            parse_int=parse_int,
+            parse_constant=_refuse,
+            object_pairs_hook=_object,
+        )
+    except RecursionError:
+        raise RecursionError(_TOO_DEEP) from None
     return content
+
+
+def utf8_bytes(text: str) -> bytes:
+    """Return text as UTF-8.
+
+    Raises ValueError for half of a surrogate pair, which JSON can escape but UTF-8 can't encode.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise ValueError(
+            f"character {error.start} is {half}, half of a surrogate pair, which UTF-8 can't encode"
+        ) from None
 
 
 def _number(text: str) -> float:
@@ -152,10 +172,13 @@ def text_of(
         default=default,
         sort_keys=sort_names,
     ).encode
-    if not _has_exact(content):
-        return encode(content)
-    parts: list[str] = []
-    _add_parts(parts, content, separators, encode, sort_names=sort_names)
+    try:
+        if not _has_exact(content):
+            return encode(content)
+        parts: list[str] = []
+        _add_parts(parts, content, separators, encode, sort_names=sort_names)
+    except RecursionError:
+        raise RecursionError(_TOO_DEEP) from None
     return "".join(parts)
 
 

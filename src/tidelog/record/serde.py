@@ -144,7 +144,7 @@ def _decode_uuid(data: bytes) -> uuid.UUID:
 
 
 def _encode_json(value: object) -> bytes:
-    return exact_json.text_of(value, separators=exact_json.COMPACT).encode()
+    return exact_json.utf8_bytes(exact_json.text_of(value, separators=exact_json.COMPACT))
 
 
 def _decode_json(data: bytes) -> object:
@@ -152,7 +152,9 @@ def _decode_json(data: bytes) -> object:
 
 
 BYTES: Final = Serde("bytes", _encode_bytes, bytes)
-STRING: Final = Serde("string", lambda value: _of_type(value, str).encode(), bytes.decode)
+STRING: Final = Serde(
+    "string", lambda value: exact_json.utf8_bytes(_of_type(value, str)), bytes.decode
+)
 INT32: Final = Serde("int32", partial(_encode_integer, _INT32), _decode_int32)
 INT64: Final = Serde("int64", partial(_encode_integer, _INT64), _decode_int64)
 DOUBLE: Final = Serde("double", _encode_double, _decode_double)

@@ -134,7 +134,8 @@ def test_times_in_nanoseconds_need_no_pandas(
     assert [row["timestamp_ms"] for row in read(flights)] == [1_360_342_800_123]
     whole = load("--time", "due")
     assert whole.returncode == 1
-    assert whole.stderr.startswith(f"error: {name} row 1 or a later one: Nanosecond")
+    assert whole.stderr.startswith(f"error: {name} row 1: due: timestamp[ns")
+    assert "can't be read: Nanosecond" in whole.stderr
 
 
 def test_the_format_follows_the_files_name(flights: Cli, tmp_path: Path) -> None:
@@ -533,6 +534,30 @@ def test_a_value_that_is_nested_slightly_too_deeply_is_refused(
     assert "error: stdin line 1: v: too deep" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"k":' + "[" * 5000 + "]" * 5000 + "}", "not JSON: nested too deeply"),
+        (r'{"k":"ab\ud800"}', r"k: character 2 is '\ud800', half of a surrogate pair"),
+        (r'{"k":["\ud800"]}', r"k: character 2 is '\ud800', half of a surrogate pair"),
+    ],
+)
+def test_json_that_no_record_can_hold_is_refused(flights: Cli, row: str, message: str) -> None:
+    options = ("--from", "-", "--format", "json", "--key", "k")
+    refused = flights.run("produce", "flights", *options, stdin=row.encode())
+    assert refused.code == 1
+    assert refused.err.startswith(f"error: stdin line 1: {message}")
+
+
+@pytest.mark.parametrize("form", [(), ("--key-as", "auto")])
+def test_typed_bytes_that_are_not_utf_8_are_stored(flights: Cli, form: tuple[str, ...]) -> None:
+    flights.ok("produce", "flights", "--key", "a\udcff", "--value", "\udcfe", *form)
+    as_bytes = ("--key-as", "bytes", "--value-as", "bytes", "-o", "json")
+    (found,) = flights.ok("read", "flights", *as_bytes).objects
+    assert (found["key"], found["value"]) == ({"base64": "Yf8="}, {"base64": "/g=="})
+    assert "Yf8=" in flights.ok("read", "flights", "--key", "a\udcff").out
+
+
 def test_headers_of_an_object_may_repeat(flights: Cli) -> None:
     row = b'{"v":"x","h":{"a":"1","b":"2","a":"3"}}\n'
     run_produce(flights, row, "--format", "json", "--value", "v", "--headers", "h")
@@ -610,8 +635,29 @@ def test_nanoseconds_that_python_lacks_are_refused(
     parquet.write_table(pa.table({"t": pa.array([1_234_567_891], kind)}), name)
     refused = flights.run("produce", "flights", "--from", name)
     assert refused.code == 1
-    assert "row 1 or a later one: " in refused.err
+    assert f"row 1: t: {kind} 1234567891 can't be read: " in refused.err
     assert len(read(flights)) == 1
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0, -719_163], pa.date32()),
+        pa.array([0, 10**17], pa.timestamp("ms")),
+        pa.array([0, 10**18], pa.duration("s")),
+        pa.array([[0], [10**17]], pa.list_(pa.timestamp("ms"))),
+    ],
+    ids=["date", "timestamp", "duration", "list"],
+)
+def test_a_time_that_python_lacks_is_named_by_row_and_column(
+    flights: Cli, tmp_path: Path, column: "pa.Array[pa.Scalar[pa.DataType]]"
+) -> None:
+    name = str(tmp_path / "rows.parquet")
+    parquet.write_table(pa.table({"a": [1, 2], "t": column}), name)
+    refused = flights.run("produce", "flights", "--from", name)
+    assert refused.code == 1
+    kind = str(column.type).split("<")[0]
+    assert refused.err.startswith(f"error: {name} row 2: t: {kind}")
 
 
 @pytest.mark.parametrize(
