@@ -425,17 +425,16 @@ def _group_hint(error: click.UsageError, command: str, option: str) -> str:
 def _extra_hint(error: click.UsageError, command: str, options: Collection[str]) -> str:
     """Return the hint for too many arguments: the option for the first extra argument, or ""."""
     extra = error.message.partition("(")[2].rstrip(")").split()
-    params = {} if error.ctx is None else error.ctx.params
     word = next(iter(extra), "")
     if command == "tidelog topics" and os.sep not in word and ":" not in word:
         return f"`tidelog topics` lists all topics; `tidelog describe {word}` shows one topic"
-    takes_none = error.ctx is not None and not any(
-        isinstance(one, click.Argument) for one in error.ctx.command.params
-    )
-    for one in (*extra, *(value for value in params.values() if isinstance(value, str))):
+    assert error.ctx is not None  # click sets it when it parses arguments
+    positional = [p for p in error.ctx.command.params if isinstance(p, click.Argument)]
+    values = (error.ctx.params.get(one.name or "") for one in positional)
+    for one in (*extra, *(value for value in values if isinstance(value, str))):
         if "--bootstrap" in options and ":" in one and os.sep not in one:
             return f"give the cluster as an option: --bootstrap {one}"
-        if "--data" in options and (os.sep in one or takes_none):
+        if "--data" in options and (os.sep in one or not positional):
             return f"give the directory of topics as an option: --data {one}"
     meant = {
         "--partition": word.isdigit(),

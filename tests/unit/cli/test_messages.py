@@ -127,6 +127,15 @@ def test_a_misplaced_argument_gets_the_option(
     assert hinted == f"hint: {hint}"
 
 
+def test_the_directory_of_the_environment_is_not_taken_for_a_misplaced_argument(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TIDELOG_DATA", "/data/log")
+    err = io.StringIO()
+    assert run(["latency", "flights", "--late", "6h"], Surroundings(stderr=err)) == ExitCode.USAGE
+    assert "/data/log" not in err.getvalue()
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
