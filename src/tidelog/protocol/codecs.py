@@ -15,8 +15,9 @@ functions also read and write the nested structs.
   response plus nearly 1 MiB. A string is charged with four times its encoded length, because the
   widest characters take four bytes of memory.
 - Long messages: if a message has more list elements and tagged fields than `Reader.items`,
-  TooManyItems is raised before the elements are read. The sliced form of a reader or writer is a
-  generator that yields after every `SLICE_ITEMS` elements, so that an event loop can do other work.
+  TooManyItems is raised before the elements and fields beyond this number are read. The sliced form
+  of a reader or writer is a generator that yields after every `SLICE_ITEMS` elements, so that an
+  event loop can do other work.
 - Writing: neighboring values are packed together into small pieces; record batches are added
   without a copy. A writer can also take a list whose elements are already encoded (`WrittenItems`).
 
@@ -175,8 +176,8 @@ _FORM_BYTES: Final = {
 def _memory_bytes(kind: Kind[object], version: int) -> int:
     """Return the maximum memory of one value's objects, in bytes.
 
-    The result does not include the memory of strings, views, ids, items and tagged fields. The
-    reader charges their memory when it reads them.
+    The result does not include the memory of strings, views, ids, list elements and tagged fields.
+    The compiled reader charges their memory when it reads them.
     """
     if kind.form is Form.STRUCT:
         fields = fields_of(struct_of(kind), version)
@@ -326,8 +327,9 @@ class _ReadCode(Source):
                 self.line(f"{target} = None")
         with self.block("else:"):
             if kind.form is Form.ARRAY and not self._sliced:
-                # These elements exceed this form's memory limit, but perhaps not the higher limit
-                # of the sliced form.
+                # The list is too long for this form of the reader, but perhaps not for the sliced
+                # form, which has no limit of elements and a higher memory limit. After
+                # TooManyItems, the caller uses the sliced form.
                 with self.block(f"if items < {length} and {length} * {least} <= end - at:"):
                     self.line(f"raise {self.name(TooManyItems)}")
             refuse = self.name(codec_source.bad_length)

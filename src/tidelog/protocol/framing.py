@@ -8,9 +8,9 @@ stays valid as long as the caller holds a reference to it, because a buffer is r
 view of the buffer is left.
 
 When only the length field of a frame has arrived, at most about 128 KiB are allocated for the
-frame. The buffer of a larger frame grows with the number of received bytes, to at most twice this
-number. Exception: the buffer may at once be as large as the largest frame that this connection has
-received.
+frame. The buffer of a longer frame grows with the received bytes, to about twice their number at
+most. Exception: the first buffer of a frame may be as large as the largest frame that this
+connection has received before.
 """
 
 from collections import deque
@@ -33,8 +33,8 @@ CHUNK_BYTES_MAX: Final = 64 * 1024
 # The size in bytes of a large frame's buffer is a multiple of this number, so that frames of
 # similar size can reuse the buffer.
 _LARGE_STEP_BYTES: Final = 64 * 1024
-# Maximum size in bytes of a reused buffer for small frames. A larger buffer has grown for an
-# exceptional frame, and is not reused.
+# Maximum size in bytes of a reused buffer for small frames. A larger buffer was needed once, for
+# many bytes that arrived together, and is not reused.
 _REUSED_CHUNK_BYTES_MAX: Final = 4 * CHUNK_BYTES_MAX
 # Minimum number of free bytes at the end of a buffer. With fewer free bytes, a system call would
 # receive too few bytes for its cost.
@@ -302,7 +302,8 @@ class Frames:
     def _begin_again(self) -> None:
         """Empty `_chunk`, so that the next bytes are received at its beginning.
 
-        If `_next_size` returns another size, a new buffer replaces `_chunk`.
+        If the size of `_chunk` differs from the result of `_next_size`, a new buffer replaces
+        `_chunk`.
         """
         size = self._next_size()
         if size != len(self._chunk):
@@ -322,8 +323,7 @@ class Frames:
     def _next_size(self) -> int:
         """Return the size of the buffer that follows `_chunk`, at most CHUNK_BYTES_MAX.
 
-        A full `_chunk` is followed by a buffer of twice its size, any other `_chunk` by one of the
-        same size.
+        If `_chunk` is full, the next buffer has twice its size; otherwise it has the same size.
         """
         size = len(self._chunk)
         return min(2 * size if self._end == size else size, CHUNK_BYTES_MAX)

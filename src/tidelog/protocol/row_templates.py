@@ -12,15 +12,18 @@ not match the template, and is decoded by the API's codec.
 
 Invariants:
 
-- A template is proven before it is used. The template must read the same rows as the codec, from
-  the frame and from a copy of the frame in which every field of every row is changed. For a
-  response, the template must write the same bytes as the codec.
+- A template is checked before it is used. For a request without records, the template must read the
+  same rows as the codec, from the frame and from a copy of the frame in which every field of every
+  row is changed. For a request with records, the records are replaced in a copy of the frame, and
+  the codec must decode the copy to the new records and otherwise to the same request. For a
+  response with changed rows, the template must write the same bytes as the codec.
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
-- Learning a template takes as much time as the template saves in some tens of requests. Each API of
-  a connection therefore has a credit: learning a template costs `LEARNING_CREDIT`, and each request
-  that could not be learned for lack of credit restores 1. So templates are rarely learned for a
-  client whose requests all differ.
+- Learning a template (creating it from a request and its response) takes as much time as the
+  template later saves in some tens of requests. So each API of a connection has a credit, at first
+  `CREDIT_MAX`. Learning a template costs `LEARNING_CREDIT`. If the credit is too low, no template
+  is learned, and the credit increases by 1. So templates are rarely learned for a client whose
+  requests all differ.
 
 Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
 """
@@ -58,14 +61,14 @@ COPIED_BELOW: Final = 16 << 10
 # Beginning of a request: API key, version, correlation id, and the length of the client id.
 _REQUEST_HEAD: Final = Struct(">hhih")
 _HEAD_BYTES: Final = 4
-# Positions of the correlation id, both in a request without its length prefix and in a response
-# with its length prefix.
+# Position of the correlation id: in a request without its length prefix, and in a response with its
+# length prefix.
 CORRELATION_ID: Final = slice(4, 8)
 _BODY_AT: Final = 8
 _UUID_BYTES: Final = 16
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-# Bytes that replace a request's records in the changed frame that proves a template.
+# Bytes that replace a request's records in the copy of the frame with which a template is checked.
 _OTHER_RECORDS: Final = b"\xc0\xc1\xf5"
 _OTHER_THROTTLE_MS: Final = 0x0102_0304
 
@@ -535,8 +538,8 @@ class Template:
             key, rows = topics[0]
             at, end = positions[0], positions[0] + len(rows) * self._layout.row.size
             if len(rows) == 1 and self._unpack is not None:
-                # The number of the topic's tagged fields is compared with the constant bytes after
-                # the rows.
+                # The number of the row's tagged fields is not decoded here, but compared as the
+                # first of the constant bytes after the row.
                 end -= len(self._layout.tags)
             self._last = len(data), self._head + data[_BODY_AT:at], at, end, data[end:], key
         return topics

@@ -7,7 +7,8 @@
         high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
 
 The annotation of a field decides its encoding: `str`, `bool`, `float`, `UUID`, `Buffer`, a message,
-a list of these, each also `| None`. For `int`, `wire` gets the width.
+or a list of one of these types. With `| None`, the value can be null. For `int`, an argument of
+`wire` gives the width.
 
 A field exists in the versions [since, until], both inclusive. In other versions the field is not
 written, and a message that is read has the field's default. `codecs` compiles declarations.
@@ -164,8 +165,8 @@ def wire(
     """Declare a field of a message.
 
     Args:
-        kind: Type of the value, or of a list's items, if the annotation leaves it open: the width
-            of an `int`.
+        kind: Type of the value, or of a list's items, if the annotation does not determine it, such
+            as the width of an `int`.
         since: First version with the field.
         until: Last version with the field, inclusive.
         tag: Tag of a tagged field; None for an ordinary field.
@@ -200,7 +201,7 @@ def _dataclass_field(annotation: object, declared: _Wire) -> object:
 
 
 def _kind_of(annotation: object, given: Kind[object] | None, null_since: int = 0) -> Kind[object]:
-    """Return the type of a field; `wire` describes `given` and `null_since`."""
+    """Return a field's type; `given` and `null_since` are `wire`'s `kind` and `null_since`."""
     options = [one for one in get_args(annotation) if one is not NoneType]
     may_be_null = NoneType in get_args(annotation)
     inner = reduce(or_, options) if may_be_null else annotation
@@ -213,8 +214,9 @@ def _kind_of(annotation: object, given: Kind[object] | None, null_since: int = 0
     else:
         assert isinstance(inner, type), f"{annotation} is no type of the protocol"
         assert dataclasses.is_dataclass(inner), f"{annotation}: give `wire` its width"
-        # A struct that can be null has a byte before it: 1, or -1 for null, after which nothing
-        # follows. In a tagged field, a null struct is also written, but with the byte 0.
+        # A byte precedes a struct that can be null: 1 before the struct's fields, or -1 for a null
+        # struct, which has no further bytes. In a tagged field, a null struct is also written, as
+        # the byte 0.
         kind = Kind(Form.STRUCT, inner, None, None, inner)
     return replace(kind, zero=None, null_since=null_since) if may_be_null else kind
 

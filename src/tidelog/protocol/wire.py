@@ -31,7 +31,8 @@ STRING_BYTES_MAX: Final = INT16_MAX
 TAGS_MAX: Final = 100
 ITEMS_MAX: Final = 2**62
 NO_UUID: Final = UUID(int=0)
-# Size in bytes from which a buffer is not copied, but becomes a piece of its own.
+# Minimum size in bytes of a buffer that becomes a separate piece of a message. Smaller buffers are
+# copied and joined.
 COPY_LIMIT_BYTES: Final = 4096
 # Maximum number of cached topic ids. Creating a UUID object is slow, and the same topic ids occur
 # often.
@@ -47,8 +48,8 @@ def _replace_invalid(failed: UnicodeError) -> tuple[str, int]:
     """Replace the invalid parts of a string by U+FFFD, as in Kafka, and return the rest decoded.
 
     An invalid byte becomes a character of three bytes, so the result may be longer than
-    `STRING_BYTES_MAX`. A broker could neither return nor store such a string: its groups, for
-    example, could not be listed any more.
+    `STRING_BYTES_MAX`. A broker could neither return nor store such a string. If a group had such a
+    name, for example, the broker could not list its groups any more.
 
     Raises:
         CorruptMessage: The result is longer than `STRING_BYTES_MAX`.
