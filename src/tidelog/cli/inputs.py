@@ -253,8 +253,14 @@ def _csv_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[Inp
                 chosen.numbers.append(f"{where}, column {numeric}")
             raw_json = _inferred_json(fields) if chosen.infers else to_json(fields)
             yield InputRow(fields, raw_json, where)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{name}: not CSV in UTF-8: {error}") from error
+    except csv.Error as error:
+        raise InvalidInput(f"{name} line {lines.row_start}: not CSV: {error}") from error
+    except UnicodeDecodeError as error:
+        # The decoded bytes begin in the line after the last whole line.
+        before = len(_LINE_END.findall(error.object[: error.start]))
+        where = f"{name} line {lines.count + before + 1}"
+        byte = error.object[error.start]
+        raise InvalidInput(f"{where}: not UTF-8: byte 0x{byte:02x}; convert the file") from error
     finally:
         if not source.closed:
             text.detach()  # otherwise TextIOWrapper would close the caller's source
@@ -307,12 +313,26 @@ def _json_text(cell: str | None) -> str:
     return json.dumps(cell, ensure_ascii=False)
 
 
+# Matches an end of a line, as `TextIOWrapper` recognizes it.
+_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
+
+
 class _RowLines:
-    """Iterates over lines, and stores the lines of the current row until `take` returns them."""
+    """Iterates over lines, and stores the lines of the current row until `take` returns them.
+
+    Attributes:
+        count: Number of lines read so far.
+    """
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
         self._row: list[str] = []
+        self.count = 0
+
+    @property
+    def row_start(self) -> int:
+        """Number of the first line of the current row; the next line's if none was read."""
+        return self.count - len(self._row) + 1
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -320,6 +340,7 @@ class _RowLines:
     def __next__(self) -> str:
         line = next(self._lines)
         self._row.append(line)
+        self.count += 1
         return line
 
     def take(self) -> str:

@@ -74,11 +74,13 @@ def parse(text: str | bytes) -> object:
     """Parse JSON.
 
     Raises:
-        ValueError: The text is not JSON. Unlike Python's `json`, `parse` refuses `NaN` and
-            `Infinity`.
+        ValueError: The text is not JSON, or not UTF-8. Unlike Python's `json`, `parse` refuses
+            `NaN` and `Infinity`.
         RecursionError: The text is nested too deeply.
     """
-    has_zero = b"-0" in text if isinstance(text, bytes) else "-0" in text  # possibly the number -0
+    if isinstance(text, bytes):
+        text = text.decode()  # Python's `json` would also accept UTF-16 and UTF-32
+    has_zero = "-0" in text  # possibly the number -0
     try:
         return _parse(text, _integer if has_zero else None)
     except (json.JSONDecodeError, UnicodeError):
@@ -87,7 +89,7 @@ def parse(text: str | bytes) -> object:
         return _parse(text, _integer)
 
 
-def _parse(text: str | bytes, parse_int: Callable[[str], float] | None) -> object:
+def _parse(text: str, parse_int: Callable[[str], float] | None) -> object:
     try:
         content: object = json.loads(
             text,

@@ -73,6 +73,8 @@ class FieldMatch:
 
 def _parsed(text: bytes | str) -> object:
     """Parse JSON with exact numbers; raises ValueError or RecursionError."""
+    if isinstance(text, bytes):
+        text = text.decode()  # Python's `json` would also accept UTF-16 and UTF-32
     content: object = json.loads(
         text, parse_int=_number, parse_float=_number, parse_constant=_refused
     )
