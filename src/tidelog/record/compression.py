@@ -91,8 +91,9 @@ def decompress(
 ) -> bytes | memoryview:
     """Decompress `data` to at most `limit` bytes.
 
-    The function allocates at most `limit` bytes and a small constant, whatever size the input
-    declares. For some codecs it also allocates a copy of the input and a copy of the result.
+    For the result, the function allocates at most `limit` bytes and a small constant, whatever size
+    the input declares. For some codecs it also allocates a copy of the input and a copy of the
+    result.
 
     Args:
         codec: The codec; NONE returns a view of the bytes.

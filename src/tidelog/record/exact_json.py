@@ -2,9 +2,10 @@
 
 Python's `json` rounds a number with more digits than a 64-bit float can hold, refuses an integer
 with more than 4,300 digits, drops the sign of `-0`, and keeps only the last of several members with
-the same name. `parse` loses neither digits nor signs nor members: it returns such a number as an
-`ExactNumber` with its text, and an object with repeated names as an `ExactObject` with all members.
-`text_of` writes both unchanged. Other values are parsed as by `json`.
+the same name. `parse` loses neither digits nor signs nor members: it returns a number that `json`
+would change or refuse as an `ExactNumber` with its text, and an object with repeated names as an
+`ExactObject` with all members. `text_of` writes both unchanged. Other values are parsed as by
+`json`.
 """
 
 import json
@@ -47,7 +48,10 @@ class ExactNumber(float):
 
     @property
     def is_integer_zero(self) -> bool:
-        """Whether this is the integer `-0`; a tiny number such as 1e-400 is only rounded to 0."""
+        """Whether this is the integer `-0`.
+
+        False for a tiny number such as 1e-400, which as a float is also 0.
+        """
         return self.text == "-0"
 
 

@@ -77,9 +77,10 @@ def reach_of(data: Buffer) -> Reach | None:
 
 
 def lies_behind_gap(data: Buffer, reach: Reach) -> bool:
-    """Whether there is a gap before the buffer's last batch.
+    """Whether there may be a gap before the buffer's last batch.
 
-    If a batch follows a gap, its base offset may be wrong.
+    If a batch follows a gap, its base offset may be wrong. The result is also True if the last
+    batch is the buffer's only batch.
     """
     return first_known_offset(view_batch(data, reach.last_at)) != reach.before
 

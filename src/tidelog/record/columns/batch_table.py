@@ -58,7 +58,7 @@ SCRATCH_BYTES: Final = 1 << 20
 
 
 def is_plain(table: "Longs") -> "npt.NDArray[np.bool_]":
-    """Return a mask of the batches that can be decoded in place."""
+    """Return a mask of the batches that can be decoded in place: uncompressed, of magic 2."""
     codec = table[:, layout.ATTRIBUTES] & CODEC_MASK
     plain: npt.NDArray[np.bool_] = (table[:, layout.MAGIC] == MAGIC_2) & (codec == 0)
     return plain
@@ -155,7 +155,7 @@ SCAN_BATCHES: Final = 4096
 
 # Number of bytes to checksum and then decode in one group. The number is small enough that the
 # bytes are still in a CPU cache when they are decoded. Each group takes about 0.1 ms in Python, so
-# smaller groups would cost more time than the avoided cache misses.
+# smaller groups would cost more time than they would save by fewer cache misses.
 GROUP_BYTES: Final = 4 << 20
 
 # Number of bytes in one group if the decoder checks the checksum of each batch just before it
@@ -163,8 +163,9 @@ GROUP_BYTES: Final = 4 << 20
 # `GROUP_BYTES`.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
-# A table is split where batches that are decoded in place meet other batches. If there are more
-# than this number of such places, the table is not split, because the groups would be too small.
+# A table is split between batches that are selected and can be decoded in place, and all other
+# batches. If a table would be split at more than this number of places, it is not split, because
+# the groups would be too small.
 _CHANGES_MAX: Final = 8
 
 _SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)

@@ -2,10 +2,10 @@
 
 The CPU's CRC-32C instruction has a latency of three cycles, but one instruction can start in each
 cycle. So three consecutive runs of bytes are processed in parallel, each with its own CRC register.
-To combine two registers, zeros are appended to the earlier run. This changes its register linearly,
-so four table lookups, one for each byte of the register, give the new register. If the CPU lacks
-the instruction (`HAS_INSTRUCTION` is False), a slow loop computes the same checksums. Callers with
-much data then use a library instead.
+To combine two registers, the earlier run is extended by zeros for the bytes of the later run. The
+zeros change the register linearly, so four table lookups, one for each byte of the register, give
+the new register. If the CPU lacks the instruction (`HAS_INSTRUCTION` is False), a slow loop
+computes the same checksums. Callers with much data then use a library instead.
 
 The CRC of A followed by B is crc(A) * x^n + crc(B), where n is the number of bits in B. So
 `join_sums` combines checksums of parts without reading the bytes again. A table with a row for each

@@ -87,9 +87,9 @@ _DAMAGE: Final = (
 class _KernelCache(FunctionCache):
     """Numba's cache, but without an error if the disk is full or a cache file is damaged.
 
-    If the cache can't be read, the kernel is compiled again and saved. If it can't be saved, each
-    process compiles the kernel. The calls of the base class need `type: ignore` comments, because
-    the methods of Numba's cache have no types.
+    If the cache can't be read, the kernel is compiled again and saved. If the compiled code can't
+    be saved, each process compiles the kernel. The calls of the base class need `type: ignore`
+    comments, because the methods of Numba's cache have no types.
     """
 
     def load_overload(self, sig: object, target_context: object) -> object:

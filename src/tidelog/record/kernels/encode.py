@@ -82,7 +82,8 @@ def encode_batches(
           can't hold; BAD_COLUMN for a column whose offsets exceed its data.
         - Number of written batches.
         - First row that was not written; with an error status, the row with the error.
-        - If `out` is full, the minimum size in bytes of the next batch; otherwise without meaning.
+        - If `out` is full, the size in bytes of the next batch up to the first record that did not
+          fit, inclusive; otherwise without meaning.
     """
     row, used, batches = start_row, 0, 0
     while row < source.timestamps.size and batches < table.shape[0]:

@@ -290,8 +290,8 @@ WORDS: Final = PAIR_SEEDS + 2 * PAIRS
 PAIR_BYTES: Final = 16
 _WORD_BYTES: Final = 8
 
-# The last word that SipHash processes has the value's size in its lower 7 bytes. Its top byte is
-# the size in bytes of SipHash's input, modulo 256.
+# Position in bits of the top byte in the last word that SipHash processes. The top byte is the size
+# in bytes of SipHash's input, modulo 256; the lower 7 bytes are the value's size.
 _TOP: Final = 56
 
 _SIZE_BYTES: Final = 7

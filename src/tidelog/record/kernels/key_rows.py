@@ -253,8 +253,8 @@ SPAN_COUNT: Final = 1
 SPAN_SUM: Final = 2
 SPAN_FIELDS: Final = 3
 
-# Number of slots for spans, a power of two. When too many slots are used, the caller stores and
-# clears the spans.
+# Number of slots for spans, a power of two. If the search for a free slot fails after
+# `_SPANS_USED_MAX` slots, the caller stores and clears the spans.
 SPANS: Final = 1024
 
 _SPANS_USED_MAX: Final = 512
@@ -300,7 +300,10 @@ def _mixed(word: int) -> int:
 
 @inlined
 def _span_slot(time: int, into: KeyRows) -> int:
-    """Return the slot for the span of a time; -1 if there are too many spans."""
+    """Return the slot for the span of a time.
+
+    The result is -1 if other spans use all of the `_SPANS_USED_MAX` slots that are searched.
+    """
     state, spans = into.state, into.spans
     if state[SPAN_FIRST] <= time <= state[SPAN_LAST]:
         return int(state[SPAN_SLOT])

@@ -8,7 +8,7 @@ that the filter does not select are checked too, but left out.
 the record: the batch's checksum must have been verified. Headers are decoded only for records that
 `decode_batches` has accepted. Reads are always limited by `end`, because the bytes can change if a
 mapped file is truncated. `check_body` validates by the rules of `tidelog.storage.log.record_rules`,
-its plain reference. Storage calls `check_body`, because it is faster.
+its plain reference. Storage calls `check_body`, because it is faster than the plain reference.
 
 Source: docs/format.md#record. Plain reference: `tidelog.record.record`.
 """

@@ -1,8 +1,9 @@
 """Computes append times of rows, flags overwritten create times, counts latencies and lateness.
 
-From arrays of create and append times, `count_times` counts latencies for each hour of both clocks,
-and lateness for each bucket. Zone maps may already contain the latencies. They never contain the
-lateness, because it depends on the order of records. Plain reference: `scan.latency`.
+From arrays of create and append times, `count_times` counts latencies for each span of time on
+either clock, and late records for each bucket of lateness. Zone maps may already contain the
+latencies. Zone maps never contain lateness, because lateness depends on the order of records. Plain
+reference: `scan.latency`.
 
 Source: docs/format.md#record.
 """
