@@ -161,7 +161,8 @@ def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
 def accepts_passwords(settings: Mapping[str, str], mechanism: str) -> bool:
     """Return whether a broker with these settings authenticates clients by a given mechanism.
 
-    Returns True if the settings lack the listeners, or the security protocol of a listener.
+    The result is also True if this is unknown, because the settings lack the listeners or the
+    security protocol of a listener.
     """
     listeners = settings.get("listeners", "")
     protocols = dict(

@@ -242,8 +242,8 @@ _NAMED_MAX: Final = 5
 _NO_LEADER: Final = -1
 
 # For one-shot commands: number of attempts to reach any bootstrap server, pause between two
-# attempts, and timeout of connecting to one server. Between four attempts there are three pauses: a
-# broker that is just starting can open its port in this time.
+# attempts, and timeout of connecting to one server. A broker that is just starting can open its
+# port during the three pauses between the four attempts.
 _ATTEMPTS: Final = 4
 _ATTEMPT_PAUSE_S: Final = 0.25
 _ATTEMPT_TIMEOUT_S: Final = 0.25
@@ -294,7 +294,8 @@ class Client:
 
         The first request fails early only if each bootstrap server refuses the connection or has a
         name that can't be resolved. If a server neither responds nor refuses, librdkafka tries to
-        connect until the timeout. It does so for every failure if this method was not called.
+        connect until the timeout. Without a call of this method, librdkafka tries until the timeout
+        after every failure.
 
         Args:
             pause: Function that waits for a number of seconds, between two attempts.

@@ -7,10 +7,10 @@ cluster. If the append time is unknown, the age is measured from the record's ti
 LogAppendTime or a create time. The result names the clock that was used.
 
 Groups can also be read without a broker, from `__consumer_offsets` in the directory of a Kafka or
-tidelog broker. Commits in a transaction take effect with its commit marker. A standby's
-directory has the offsets that were last copied from its leader. In a cluster of several brokers, a
-broker's directory has only some groups: the groups whose partition of `__consumer_offsets` is in
-this directory.
+tidelog broker. A commit in a transaction takes effect with the transaction's commit marker. A
+standby's directory has the offsets that were last copied from its leader. In a cluster of several
+brokers, a broker's directory has only some groups: the groups whose partition of
+`__consumer_offsets` is in this directory.
 """
 
 from collections import deque

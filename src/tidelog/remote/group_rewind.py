@@ -58,7 +58,7 @@ class Target:
         time_ms: Time in ms, if `kind` is TIME.
         clock: Clock of the time: record timestamps or append times.
         max_skew_ms: Maximum number of ms by which a record's timestamp may be too early. The search
-            begins this much before the target's time.
+            is for the target's time minus this number.
         no_match: Rule for partitions without a record at or after the time.
         forward: Whether the group may move forward, skipping records that it has not read.
     """

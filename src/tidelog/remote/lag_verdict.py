@@ -79,7 +79,10 @@ class LagSum:
         return ", ".join(words) or State.OK.value
 
     def _state_text(self, state: State, count: int) -> str:
-        """Return the text of a state of `count` partitions; for LOST, it counts lost records."""
+        """Return the text of a state of `count` partitions.
+
+        The text of LOST contains the number of lost records.
+        """
         if state is State.LOST:
             place = f" in {plural(count, 'partition')}" if self.partitions > 1 else ""
             return f"{plural(self.lost, 'record')} lost{place}"

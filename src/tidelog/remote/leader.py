@@ -5,9 +5,10 @@ standby is not a registered broker, so it fetches as a consumer (replica id -1) 
 only up to the high watermark.
 
 Two logs are compared by leader epochs. A comparison of records does not suffice: the standby and
-the leader apply retention and compaction independently, so it proves nothing if only one of them
-has a record. In two cases the standby has records that its present leader never had: the leader
-never had the records' epoch, or at the leader this epoch ends before the records.
+the leader apply retention and compaction independently, so a record that only one of them has
+proves nothing. In two cases the standby has records that its present leader never had: the leader
+never had the records' epoch, or the leader's end offset of this epoch is at or below the records'
+offsets.
 
 Source: Kafka's protocol guide; KIP-101, KIP-279, KIP-320, KIP-516; Kafka 4.x
 AbstractFetcherThread.getOffsetTruncationState.
@@ -143,8 +144,8 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     After a promotion, leader epochs can't show that the leaders differ, because the promoted
     standby and its former leader may both use the same next epoch. The checksum doesn't cover the
     base offset, so batches with equal checksummed bytes at different base offsets are the same
-    batch with a flipped bit. If the leader's batch begins after the end of the standby's batch,
-    this proves nothing, so the result is False.
+    batch with a flipped bit. If the leader's batch begins after the end of the standby's batch, the
+    leader's compaction may have removed the batch that the standby has, so the result is False.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2

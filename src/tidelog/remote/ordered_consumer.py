@@ -28,7 +28,7 @@ _NO_TIMEOUT: Final = -1
 
 
 class OrderedConsumer(ck.Consumer):
-    """Consumer that raises CorruptBatch if a partition's offsets do not increase.
+    """Consumer that raises CorruptBatch for a record whose offset is out of order.
 
     Args:
         bootstrap: Bootstrap servers, for errors.
@@ -50,7 +50,7 @@ class OrderedConsumer(ck.Consumer):
         self._ends: dict[tuple[str | None, int | None], int] = {}
 
     def assign(self, partitions: list[ck.TopicPartition]) -> None:
-        """Assign partitions; the check of a partition's offsets starts with the next record."""
+        """Assign partitions; the next record of a partition may have any offset in the log."""
         self._nexts.clear()
         super().assign(partitions)
 

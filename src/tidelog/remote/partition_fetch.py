@@ -4,9 +4,10 @@ The fetch continues at the new leader if the leader changes. The next offset to 
 headers of batches, not from records. So the fetch doesn't wait for records at offsets that have
 none, such as offsets of transaction markers and of records that compaction has removed. Brokers
 must accept plain-text connections. The order of offsets is checked (see `record.offset_order`):
-each response must start after the end of the previous response. If offsets are missing before the
-last batch of a response, the base offset of this batch may be wrong. So this batch is fetched again
-together with the next batch, which shows whether the base offset is right.
+the first batch of each response must begin after the last offset of the previous response. If
+offsets are missing before the last batch of a response, the base offset of this batch may be wrong.
+So this batch is fetched again together with the next batch, which shows whether the base offset is
+right.
 
 Life cycle: call `parts` any number of times, then `close`. Not thread-safe. Source: Kafka's
 protocol guide; KIP-98, KIP-320, KIP-405.

@@ -1,10 +1,11 @@
 """Appends to brokers: a call queues all its records, and a future has the resulting offsets.
 
 Each pair of codec and batch size has its own producer and a thread for its delivery reports, so
-calls of several threads and tasks can overlap. Of the producers that no call uses, only the
-`LANES_MAX` most recently used producers stay open.
+calls of several threads and tasks can overlap. If more than `LANES_MAX` producers are unused, the
+least recently used of them are closed, except producers with undelivered records.
 
-Callbacks of the futures run in a thread of their own. In the thread of the delivery reports, a
+Callbacks of the futures run in a thread of their own; a callback that is added to a finished future
+runs at once, in the caller's thread. If callbacks ran in the thread of the delivery reports, a
 callback that waits for a delivery would wait forever: librdkafka delivers the other reports of the
 same poll only after the callback has returned.
 
@@ -66,8 +67,9 @@ _OTHER_RECORD: Final = -138
 
 # librdkafka's default limit for the key and value of a record, in bytes.
 RECORD_BYTES: Final = 1_000_000
-# Maximum of this limit. It is below the default of the brokers' `socket.request.max.bytes`, the
-# limit for a request: a broker closes the connection of a larger request.
+# Highest limit that a producer gets for the key and value of a record, in bytes. It is below the
+# default of the brokers' setting `socket.request.max.bytes`: a broker closes the connection of a
+# larger request.
 RECORD_BYTES_MAX: Final = 100_000_000
 
 # librdkafka's error code for a partition that is not in its metadata.
@@ -513,7 +515,8 @@ class _Lane:
                     if self._is_closed:
                         raise Closed(f"{topic}-{partition}: the connection was closed")
                     # Another thread may empty the queue after an attempt has failed. So a record is
-                    # too large only if an attempt fails although the queue was empty before it.
+                    # too large only if an attempt fails although the queue was empty before this
+                    # attempt.
                     is_empty = was_full and not len(self._producer)
                     self._producer.produce(
                         topic, value, key, partition, on_delivery, None, time_ms, headers
@@ -551,8 +554,8 @@ class _Lane:
         """
         wanted = record_settings(self._message_limit(topic))
         record_bytes = wanted["message.max.bytes"]
-        # The setting also limits batches. The limits of other topics may be lower, so batches of
-        # several records stay as small as before.
+        # `message.max.bytes` also limits the size of batches. The limits of other topics may be
+        # lower, so batches of several records stay as small as before.
         batch_bytes = self._settings.get("batch.size")
         if isinstance(batch_bytes, int):
             wanted["batch.size"] = min(batch_bytes, RECORD_BYTES)

@@ -437,7 +437,11 @@ class ClusterRecords(RecordSource):
     def compacted_parts(
         self, ranges: Mapping[TopicPartition, RequestedRange], _clock: ClockName
     ) -> dict[TopicPartition, CompactedPart]:
-        """See `RecordSource`; brokers don't report up to which offset they have compacted."""
+        """See `RecordSource`.
+
+        Brokers don't report up to which offset they have compacted, so each part is the requested
+        range as far as it is in the log.
+        """
         parts: dict[TopicPartition, CompactedPart] = {}
         for name, mark in self.cluster.watermarks(list(ranges)).items():
             start, end = ranges[name].start_offset or 0, ranges[name].end_offset

@@ -248,7 +248,8 @@ class RemoteDirectory(FrontDoor):
             UnknownTopic: The topic or partition doesn't exist.
             InvalidRecord, InvalidTimestamp, MessageTooLarge, PolicyViolation: A record is refused.
                 `record_errors` has the index of a record that was refused before it was sent. It is
-                empty if a broker refuses a record, because the client library doesn't name it.
+                empty if a broker refuses a record, because the client library does not report which
+                record of a batch was refused.
             NotAuthorized, ClusterFailure: The cluster refuses, or did not respond in time.
         """
         sent = self.send(topic, records, partition=partition, codec=codec, batch_bytes=batch_bytes)
@@ -484,9 +485,9 @@ class RemoteDirectory(FrontDoor):
     def close(self) -> None:
         """Wait for pending appends and callbacks, then close.
 
-        Calls made later raise Closed. So do appends in callbacks that run after this call has
-        begun; the errors of callbacks are only logged. If callbacks append, call `flush` first,
-        which waits for these callbacks.
+        Calls made later raise Closed. Appends in callbacks that run after this call has begun also
+        raise Closed; the errors of callbacks are only logged. If callbacks append, call `flush`
+        first, which waits for these callbacks.
         """
         self._sender.close()
         self._cluster.close_for_good()

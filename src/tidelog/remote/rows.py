@@ -391,7 +391,7 @@ def fetched(
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
-    # Batches don't have append times, so a range of append times is applied to the decoded rows.
+    # A CreateTime batch has no append time, so a range of append times is applied to decoded rows.
     append_times = split.time_range if split.clock is ClockName.APPEND else None
     if append_times is not None:
         split = replace(split, time_range=None)
@@ -481,7 +481,7 @@ def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
 
 
 def _piece(split: Split) -> Piece:
-    """Return a piece for `piece_filter`; on the append clock, only LogAppendTime batches match."""
+    """Return the offsets of a split as a piece for `piece_filter`."""
     return Piece(
         path="",
         identity="",

@@ -13,7 +13,7 @@
   before it both have the timestamp type LogAppendTime.
 - Append clock on tidelog's brokers: the brokers search append times themselves, and add append
   times to the response of a Fetch request if the client requests them. After a response without
-  append times, no further requests for append times are sent to its broker.
+  append times, no further requests for append times are sent to the broker that sent this response.
 - Plans on the record clock: records of a time range can be anywhere after the first match. So a
   plan extends to the log end, and readers drop the records outside the time range.
 - Plans on the append clock: a plan ends before the first record that was appended at the range's
@@ -294,8 +294,8 @@ def first_appended(
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in _first_by_stamp(cluster, rest, time_ms, choice).items():
-        # The timestamps prove that this record is the first match among LogAppendTime records. How
-        # many earlier records have no append time is unknown.
+        # The brokers return only the match, not the number of earlier records without a known
+        # append time.
         answers[name] = TimeMatch(None if hit is None else hit._replace(without_time=None), None)
     return answers
 
@@ -579,7 +579,7 @@ def append_time_ranges(
 
 
 def _append_slack_ms(cluster: ClusterView, topic: str) -> int:
-    """Return by how many ms an append may be later than its stored append time.
+    """Return by how many ms at most an append time exceeds its stored (rounded) value.
 
     If the client may not read the topic's settings, append times count as exact. Raises
     ClusterFailure.
