@@ -25,8 +25,8 @@ VERSION: Final = 1
 BLOCK_SIZE: Final = 32 * 1024
 _SIZE: Final = struct.Struct(">i")
 
-# No block can grow by more than this factor, because the longest copy element encodes 64 bytes in
-# three bytes.
+# Maximum ratio of a block's decompressed size to its compressed size: the longest copy element
+# encodes 64 bytes in three bytes.
 _GROWTH_MAX: Final = 22
 
 assert HEADER.size == 16

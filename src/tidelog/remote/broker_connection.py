@@ -64,7 +64,7 @@ class Transport(Protocol):
         ...
 
 
-# Opens a connection to a host and port.
+# Function that opens a connection to a host and port.
 Connect: TypeAlias = Callable[[str, int], Transport]
 
 

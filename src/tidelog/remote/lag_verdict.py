@@ -135,7 +135,7 @@ def _longest(times: Sequence[float | None]) -> float | None:
     return None
 
 
-# Words for the clock of an age.
+# Words that name the clock by which an age was measured.
 _CLOCKS: Final[Mapping[AgeClock | None, str]] = {
     AgeClock.APPEND: " (by append time)",
     AgeClock.LOG_APPEND_TIME: " (by LogAppendTime)",
@@ -143,7 +143,7 @@ _CLOCKS: Final[Mapping[AgeClock | None, str]] = {
     None: "",
 }
 
-# From this age on, a sentence also gives the time of the oldest unread record.
+# Minimum age in ms of the oldest unread record at which a sentence also has the record's time.
 _DATED_AGE_MS: Final = 7 * 24 * HOUR_MS
 
 
@@ -197,7 +197,10 @@ def _worst_part(total: LagSum) -> list[str]:
 
 
 def _oldest_part(total: LagSum, zone: str | None) -> list[str]:
-    """Return words for the oldest unread record's time; empty if it is less than a week old."""
+    """Return words for the time of the oldest unread record.
+
+    The result is empty if the record is less than a week old, or its time is unknown.
+    """
     unread = None if total.worst is None else total.worst.seen.unread
     time_ms = None if unread is None else unread.time_ms
     if time_ms is None or total.behind_ms is None or total.behind_ms < _DATED_AGE_MS:

@@ -108,7 +108,7 @@ class _Callbacks:
                 self._thread = thread
 
     def run(self, callback: OnResult, future: Future[Results]) -> None:
-        """Run a callback in the thread; run it at once after `close`."""
+        """Run a callback in the thread; after `close`, run it at once in the caller's thread."""
         with self._lock:
             is_closed = self._is_closed
             if not is_closed:
@@ -314,8 +314,9 @@ class Sender:
             `record_count` does not count them. Append times are known for topics with
             LogAppendTime; for other topics they are -1. The log start offset in each result is -1,
             which means unknown. Callbacks of the futures run one after another in a thread of the
-            connection; they may append, flush, wait for other futures and close. While very many
-            callbacks wait for their turn, calls wait, except calls in a callback.
+            connection; they may append, flush, wait for other futures and close. A callback that is
+            added to a finished future runs at once, in the caller's thread. While `CALLBACKS_MAX`
+            or more callbacks are queued, calls wait, except calls in a callback.
 
         Raises:
             Closed: The connection was closed.

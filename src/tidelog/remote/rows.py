@@ -221,7 +221,7 @@ class _Reading:
 
         split = self._split
         level = split.isolation.name.lower()
-        # The read commits nothing, so it needs no right on the group: `group.id` only names it.
+        # The read commits nothing, so the client needs no right on the group.
         group = self._settings.group
         more = {} if group is None else {"group_id": group}
         consumer = self._cluster.consumer(isolation_level=level, **more)

@@ -536,11 +536,12 @@ def append_time_ranges(
     """Return offsets for a range of append times, and the range of the stored append times.
 
     Stored append times may be rounded down to a multiple of tidelog.append.time.granularity.ms. So,
-    as in a directory, the range of a partition's stored times begins up to one such step early. The
-    partition's offsets start at the first record with such a time (inclusive), and end at the first
-    record whose stored time is at or after the end time (exclusive). The second mapping contains
-    the partitions whose brokers return append times. The timestamps of LogAppendTime records are
-    not rounded, so searches by timestamp are exact.
+    as in a directory, the range of a partition's stored times begins earlier, by this setting minus
+    1 ms. The partition's offsets start at the first record whose stored time is at or after the
+    start of this range (inclusive), and end at the first record whose stored time is at or after
+    the end time (exclusive). The second mapping contains the partitions whose brokers return append
+    times. The timestamps of LogAppendTime records are not rounded, so searches by timestamp are
+    exact.
 
     Args:
         cluster: The cluster.
@@ -564,7 +565,7 @@ def append_time_ranges(
     behind: dict[TopicPartition, TimeMatch] = {}
     for slack_ms in set(slacks.values()) if times[1] < INT64_MAX else ():
         some = {name: mark for name, mark in marks.items() if slacks[name] == slack_ms}
-        # Brokers subtract the step from the time of a search.
+        # Brokers subtract the slack from the time of a search, so the slack is added here.
         end_ms = min(max(times[1] + slack_ms, 0), INT64_MAX)
         behind |= first_appended(cluster, some, end_ms, choice)
     spans = {}
@@ -619,8 +620,8 @@ class AppendRuns:
 
 
 # Maximum number of partitions with open connections. Each partition has a connection to its leader,
-# and connections to bootstrap servers. If more partitions have connections, those of the least
-# recently used partition are closed.
+# and connections to bootstrap servers. If more partitions have connections, the connections of the
+# least recently used partition are closed.
 _OPEN_MAX: Final = 32
 
 

@@ -76,8 +76,8 @@ class RemoteTopic(TopicDisplay):
             secrets. Empty if the user may not read the topic's settings.
     """
 
-    # Whether the topic's settings are unknown. False for topics of a cluster, because a broker
-    # knows the settings of all its topics.
+    # Whether another program than tidelog wrote the topic to a directory, so that its settings are
+    # unknown. False for topics of a cluster.
     foreign: ClassVar[bool] = False
 
     name: str

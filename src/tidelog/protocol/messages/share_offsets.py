@@ -19,7 +19,7 @@ class DescribeShareGroupOffsetsRequestTopic:
 
 @message
 class DescribeShareGroupOffsetsRequestGroup:
-    """Group in the request, with topics. If `topics` is null, all the group's topics are meant."""
+    """Group in the request, with topics. Null `topics` request all topics of the group."""
 
     group_id: str = wire()
     topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire()

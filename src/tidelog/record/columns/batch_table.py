@@ -84,7 +84,8 @@ def join_bodies(
         table: Batches of any magic and codec.
         check_crc: Whether to check the CRCs of legacy messages. The caller has already checked the
             CRCs of magic-2 batches.
-        drop_batch: See `Selection`. Here the function gets one row for each legacy record.
+        drop_batch: See `Selection`. Legacy messages are already split into records here, so the
+            function gets one row for each record of a legacy message.
 
     Raises:
         CorruptBatch: A batch does not decompress within its limit, or a message's CRC is wrong.

@@ -101,7 +101,7 @@ def fold_rows(
     """Add records from row `first` on; for each key the highest (version, offset) wins.
 
     Args:
-        rows: The records; records that belong to neither side are skipped.
+        rows: The records; records that count on no side are skipped.
         first: Index of the first row to add.
         mask: Bits of the hash that select the keys of this pass.
         share: Value of the masked bits for the keys of this pass.
