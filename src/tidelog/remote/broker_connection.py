@@ -172,7 +172,7 @@ def connect_socket(
 ) -> Transport:
     """Open a TCP connection; raises OSError.
 
-    `timeout_s` applies to connecting and to each request on the connection.
+    `timeout_s` applies to connecting, to sending each buffer of a request, and to each response.
     """
     patience = Patience(timeout_s=timeout_s, is_stopped=is_stopped)
     deadline = patience.deadline()

@@ -137,11 +137,11 @@ class PartitionLag:
         behind_ms: Age in ms of the first unread record. 0 if all records are read; None if the
             record has no time; negative if the clock of its time was ahead of this machine's clock.
         offsets_per_s: Offsets consumed per second between the first and last of the stored
-            observations; None if there are fewer than two observations.
+            observations; None if no time has passed between these two, or there is only one.
         arrivals_per_s: Offsets appended per second between the first and last of the stored
-            observations; None if there are fewer than two observations.
-        catch_up_s: Seconds until the group reaches the end if both rates stay the same: 0 if it is
-            at the end, None if a rate is unknown, infinite if the group reads no faster than
+            observations; None if no time has passed between these two, or there is only one.
+        catch_up_s: Seconds until the group reaches the end if both rates stay the same: 0 if all
+            records are read, None if a rate is unknown, infinite if the group reads no faster than
             producers append.
         state: Whether the group can continue from its commit; if it can't, the reason.
     """

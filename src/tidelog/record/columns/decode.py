@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# A chunk has room for this number of bytes of keys, and for this number of bytes of values. The
-# room is doubled if a single record needs more.
+# A chunk has room for at most this number of bytes of keys, and for at most this number of bytes of
+# values. If a single record needs more, the room is doubled until the record fits.
 _CAPACITY_BYTES: Final = 8 << 20
 
 
