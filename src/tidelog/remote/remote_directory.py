@@ -267,7 +267,8 @@ class RemoteDirectory(FrontDoor):
         """Queue records to append, and return a future of `append`'s result without waiting.
 
         Callbacks of the futures run one after another in a thread of the connection. They may
-        append, flush and close.
+        append, flush and close. A callback that is added to a finished future runs at once, in the
+        caller's thread.
         """
         rows = self._rows(topic, records, partition)
         return self._sender.send(topic, rows, codec_of(codec), batch_bytes)
