@@ -258,7 +258,7 @@ class Frames:
         self._ready.append(memoryview(large)[LENGTH_BYTES:size])
         self._spares.give(large)
         self._largest_bytes = max(self._largest_bytes, size)
-        self._large = None
+        self._large, self._large_have = None, 0
         self._foreseen_bytes = min(self._last_bytes, size) if size <= SPARE_BYTES else 0
         self._last_bytes = size
 

@@ -12,6 +12,7 @@ from tidelog.errors import CorruptMessage
 from tidelog.protocol.framing import (
     CHUNK_BYTES_MAX,
     CHUNK_BYTES_MIN,
+    LENGTH_BYTES,
     SPARE_BYTES,
     Frames,
     Spares,
@@ -46,10 +47,14 @@ def pump(
     """Feed a stream in pieces of these sizes, and append each complete frame to `held`."""
     at = number = 0
     while at < len(data):
-        at += put(frames, data[at : at + sizes[number % len(sizes)]], foresees=foresees)
+        buffered = frames.buffered_bytes
+        count = put(frames, data[at : at + sizes[number % len(sizes)]], foresees=foresees)
+        assert frames.buffered_bytes - buffered in (count, count - LENGTH_BYTES)
+        at += count
         number += 1
         while (frame := frames.next()) is not None:
             held.append(frame)
+    assert frames.buffered_bytes == 0
 
 
 CUTS = st.lists(st.sampled_from([700, 5000, 90_000, 1 << 20]), min_size=1, max_size=4)
