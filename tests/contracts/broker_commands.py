@@ -171,7 +171,7 @@ class Commands:
         code, _, err = shell.run("count", name, "--zone-cache", "x")
         assert code == ExitCode.USAGE
         code, _, err = shell.run("read", name, "--partition", "7")
-        assert code == ExitCode.USAGE
+        assert code == ExitCode.ERROR
         assert "only partition 0" in err
 
     @pytest.mark.parametrize("offsets", ["..0", "0..0"])
