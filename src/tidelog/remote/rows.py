@@ -32,8 +32,8 @@ from tidelog.record.columns.encode import create_times, header_parts
 from tidelog.remote.client_settings import POLL_RECORDS
 from tidelog.remote.cluster import TIMEOUT_S, Cluster, connect
 from tidelog.remote.partition_fetch import FetchedBatches, PartitionFetch
-from tidelog.scan import Piece, ScanStats, Split
-from tidelog.scan.batch_filters import AbortedBatches, aborted_spans, piece_filter
+from tidelog.scan import ScanStats, Split
+from tidelog.scan.batch_filters import AbortedBatches, aborted_spans
 from tidelog.scan.rows import RowMaker
 from tidelog.scan.split import AbortedSpan, count_without_timestamp, is_in_range
 from tidelog.types import INT64_MAX, ArrowStream, ClockName, TimestampType
@@ -438,8 +438,7 @@ def _decoded(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one response, in the decoder's columns."""
     spans = [AbortedSpan(*span) for span in aborted_spans(part.data, part.aborted)]
-    rest = replace(split, start_offset=part.offset)
-    drop, unstamped = piece_filter(rest, _piece(rest), AbortedBatches(spans))
+    aborted = AbortedBatches(spans)
     decoded = DecodeStats()
     try:
         yield from decode(
@@ -448,7 +447,7 @@ def _decoded(
                 part.offset,
                 split.end_offset,
                 split.timestamp_range,
-                drop_batch=drop,
+                drop_batch=aborted.mask if aborted else None,
                 between=part.between,
             ),
             columns=maker.decoded,
@@ -464,8 +463,6 @@ def _decoded(
     stats.batches += decoded.batches
     stats.batches_opened += decoded.batches_opened
     count_without_timestamp(stats, decoded.without_time, split.clock)
-    if unstamped is not None:
-        stats.without_time += unstamped.without_time
 
 
 def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
@@ -478,18 +475,3 @@ def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
         return None
     firsts, times = rows[0::2].copy(), rows[1::2].copy()
     return (firsts, times) if bool((np.diff(firsts) > 0).all()) else None
-
-
-def _piece(split: Split) -> Piece:
-    """Return the offsets of a split as a piece for `piece_filter`."""
-    return Piece(
-        path="",
-        identity="",
-        is_closed=False,
-        base_offset=split.start_offset,
-        start_position=0,
-        end_position=0,
-        start_offset=split.start_offset,
-        end_offset=split.end_offset,
-        is_unknown=split.clock is ClockName.APPEND and split.time_range is not None,
-    )
