@@ -118,7 +118,7 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Replaces a BrokenPipeError inside click, because click would end the process."""
+    """Raised instead of a BrokenPipeError, for which click would end the process."""
 
 
 @contextmanager
@@ -448,8 +448,8 @@ def _extra_hint(error: click.UsageError, command: str, options: Collection[str])
 def _near(name: str, options: Iterable[str]) -> list[str]:
     """Return the options that a user probably meant by an unknown option, the most similar first.
 
-    click's own suggestions would also include options that have hardly more than the dashes in
-    common with the unknown option.
+    click's own suggestions would also include options that share little more than the dashes with
+    the unknown option.
     """
     from difflib import SequenceMatcher  # only for errors: this import takes 3 ms
 

@@ -469,7 +469,7 @@ def parse_target(target: str) -> tuple[str, int | None]:
 
 
 def parse_with_partition(target: str, partition: int | None) -> tuple[str, int | None]:
-    """Parse a `TOPIC[:P]` argument, whose partition `--partition` can give instead.
+    """Parse a `TOPIC[:P]` argument; without `:P`, the partition is that of `--partition`.
 
     Raises:
         UsageProblem: The target is invalid, or the target and `--partition` both give a partition.

@@ -13,8 +13,8 @@ versions, not what to do.
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
 Nagle's algorithm delays the second message until the first is acknowledged, and the worker's system
 delays the acknowledgement by 40 ms, to send it along with a response. In 40 ms, a task could read 5
-MB of log. Code that contains a `PromptAck` avoids the delay, because the code is unpickled between
-the two messages, and unpickling `PromptAck` makes the system acknowledge at once.
+MB of log. Code that contains a `PromptAck` avoids the delay: the worker unpickles the code before
+the second message arrives, and unpickling `PromptAck` makes the system acknowledge at once.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
 """

@@ -627,7 +627,8 @@ class StateTopic(Generic[Loaded]):
     def _flush(self, number: int) -> None:
         """Write the records gathered for a partition.
 
-        Every write that is not gathered calls this first, so that the order of writes is kept.
+        A write that is not gathered calls this method first. So records reach the log in the order
+        of their writes.
         """
         gathered = self._gathered.pop(number, None)
         if gathered is None:

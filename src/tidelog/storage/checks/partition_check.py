@@ -345,7 +345,8 @@ class PartitionCheck:
     def _begin(self, bases: list[int]) -> None:
         """Load the producers' states at the log's start, and read the append-time checkpoint.
 
-        The checkpoint names a batch by its base offset. The check of the log looks for this batch.
+        The checkpoint contains the base offset of a batch. The check of the log files looks for a
+        batch with this base offset.
         """
         self._bases = bases
         self._first_offset = bases[0] if bases else 0
