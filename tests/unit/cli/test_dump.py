@@ -303,6 +303,13 @@ def test_a_zone_map(flights: Cli, zoned: Path) -> None:
     assert "latency of 3 records from 1ms to 1ms" in result.err
 
 
+def test_checksums_of_a_zone_map_are_computed_over_several_reads(
+    flights: Cli, zoned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.cli.dump._CHUNK_BYTES", 7)
+    flights.ok("dump", str(file(zoned, ".zones")))
+
+
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".appendtime", ".zones"])
 def test_each_changed_byte_is_found_with_a_zone_map(flights: Cli, zoned: Path, suffix: str) -> None:
     path = file(zoned, suffix)

@@ -186,6 +186,14 @@ def test_a_diff_shows_where_two_long_values_differ(flights: Cli) -> None:
     assert [row["before"], row["after"]] == values
 
 
+@pytest.mark.parametrize(("equal", "is_cut"), [(15, False), (20, False), (21, True)])
+def test_a_diff_cuts_only_a_long_equal_start(flights: Cli, equal: int, is_cut: bool) -> None:
+    values = ["x" * equal + end for end in ("MIA", "IAH")]
+    flights.append(*(at(NOW + n, b"a", value.encode()) for n, value in enumerate(values)))
+    table = flights.ok("diff", "flights", "--from", str(NOW)).out
+    assert all((value in table) != is_cut for value in values)
+
+
 def test_a_diff_shows_the_changed_fields_of_two_json_objects(flights: Cli) -> None:
     long = "x" * 40
     changes = {

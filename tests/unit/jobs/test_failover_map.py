@@ -98,6 +98,16 @@ class TestTighter:
         assert plan.starts[1].reason == "the group has committed nothing for orders-1 on A"
         assert not plan.has_margin
 
+    def test_deleted_records_of_a_partition_without_a_commit_may_be_on_b(self) -> None:
+        """The group has not consumed them, so its start can't be the end of the partition on B."""
+        mirror = mirrored(cluster_with_records(2), partitions=2)
+        mirror.run(5_000)
+        mirror.a.commit_at(GROUP, A0, 20)
+        mirror.a.logs[A1].clear()
+        mirror.a.log_starts[A1] = mirror.a.ends[A1]
+        plan = planned(mirror, latency_ms=None)
+        assert [start.kind for start in plan.starts] == [StartKind.MAP, StartKind.BEGINNING]
+
     def test_an_error_about_the_latency_has_the_reason_why_the_map_was_not_used(self) -> None:
         mirror = mirrored(cluster_with_records(2), partitions=2)
         mirror.run(5_000)

@@ -28,9 +28,9 @@ from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.producer_loading import transaction_start
+from tidelog.storage.log.producer_loading import rebuild_txn_index, transaction_start
 from tidelog.storage.segment import zone_map_files
-from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn
+from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -530,6 +530,30 @@ class TestAMissingIndexOfAbortedTransactions:
         write(env, index, written)
         reader.refresh()
         assert offsets(reader.records(isolation=COMMITTED)) == seen
+
+    def test_an_entry_of_the_file_is_used_instead_of_the_rebuilt_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Snapshots may lack a transaction's start, so a rebuilt entry can begin too late."""
+        env, directory, log = new_log()
+        for sequence in (0, 2):
+            transact(log, 5, count=2, sequence=sequence)
+            end(log, 5, commit=False)
+        put(log, 1)
+        seen = offsets(log.records(isolation=COMMITTED))
+        assert len(seen) == 1
+        directory.close()
+        (index,) = [name for name in names(env) if name.endswith(".txnindex")]
+        write(env, index, read(env, index)[:TXN_ENTRY_SIZE])
+
+        def rebuilt(*arguments: object, **more: object) -> TxnIndex:
+            found = rebuild_txn_index(*arguments, **more)  # type: ignore[arg-type] # passed on unchanged
+            first, *others = found.entries
+            late = first._replace(first_offset=first.first_offset + 1)
+            return TxnIndex(found.base_offset, [late, *others])
+
+        monkeypatch.setattr("tidelog.storage.log.segment_list.rebuild_txn_index", rebuilt)
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == seen
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_the_last_segment_gives_the_same_result(self, *, clean: bool) -> None:
