@@ -212,6 +212,8 @@ def test_a_finished_run_does_not_create_the_target_again(
     assert again.run(spark).records == outcome.records
     with Directory.open(target.address) as directory:
         assert "flights" not in directory.topics()
+    with Directory.open(target.address) as directory:
+        assert "flights" not in directory.topics()
 
 
 def test_a_rate_is_kept_without_sleeping(

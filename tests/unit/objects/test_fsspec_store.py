@@ -31,6 +31,15 @@ def test_a_folder_that_another_writer_creates_meanwhile_is_used(
     assert (store.read("a/b"), store.read("c/d")) == (b"x", b"xyz")
 
 
+def test_folders_whose_names_end_with_a_slash_are_listed(
+    store: FsspecStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems of fsspec, such as that of HTTP, return such names."""
+    entries = [{"name": f"store/x/{name}/", "type": "directory"} for name in ("b", "a")]
+    monkeypatch.setattr(store._fs, "ls", lambda path, detail: entries)
+    assert store.list_dir("x") == ([], ["a", "b"])
+
+
 def test_a_file_in_place_of_a_folder_is_a_typed_error(store: FsspecStore, tmp_path: Path) -> None:
     store.put("a", b"x")
     (tmp_path / "file").write_bytes(b"xyz")

@@ -9,10 +9,10 @@ from tests.worlds.constants import set_constant
 from tests.worlds.directories.topics import append, make
 
 from tidelog import scan
-from tidelog.env import Env, File, OsFileSystem
+from tidelog.env import Env, File, OsFileSystem, os_env
 from tidelog.errors import CorruptRecord
 from tidelog.record.header import HEADER_SIZE, seal
-from tidelog.scan.byte_sources import LocalRanges
+from tidelog.scan.byte_sources import LocalRanges, TierRanges
 from tidelog.types import NewRecord
 
 LOG = "00000000000000000000.log"
@@ -70,6 +70,18 @@ def test_a_replaced_file_is_refused_and_closed(
     with pytest.raises(FileNotFoundError, match="replaced by another file"):
         ranges.open(replace(piece, identity="another"))
     assert files.open_count == 0
+
+
+def test_an_object_of_a_tier_that_replaces_another_is_refused(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((piece,),) = [split.pieces for split in scan.plan(root, "t")]
+    ranges = TierRanges(os_env(), LocalRanges(os_env()))
+    monkeypatch.setattr("tidelog.scan.byte_sources.is_tier_path", lambda path: True)
+    monkeypatch.setattr(ranges, "_tier_files", OsFileSystem())
+    assert ranges.open(piece).read(piece.start_position, piece.size_bytes)
+    with pytest.raises(FileNotFoundError, match="Replaced by another object"):
+        ranges.open(replace(piece, identity="another"))
 
 
 def test_a_count_names_the_batch_of_a_bad_record(root: str) -> None:

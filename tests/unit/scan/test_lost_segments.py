@@ -13,6 +13,7 @@ from tidelog.env import os_env
 from tidelog.errors import LostOffsets, OffsetsGone
 from tidelog.record.batch_walk import walk
 from tidelog.record.legacy import build_legacy_message
+from tidelog.scan.latency import latency, lateness
 from tidelog.storage.checks.directory_check import DirectoryCheck
 from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.repair import repair
@@ -75,6 +76,17 @@ def test_readers_name_the_lost_offsets(tmp_path: Path, read: Callable[[str], int
         read(str(tmp_path))
     (lost,) = raised.value.lost
     assert (lost.start, lost.end) == (bases[2], bases[3])
+
+
+def test_latencies_are_those_of_the_remaining_records(tmp_path: Path) -> None:
+    bases = make(tmp_path, DELETE)
+    lose(tmp_path, bases[2])
+    late = lateness(str(tmp_path), TOPIC)[TOPIC]
+    assert late.records == 60 - (bases[3] - bases[2])
+    measured = latency(str(tmp_path), TOPIC)[TOPIC]
+    assert measured.total.count == late.records
+    for (lost,) in (late.stats.lost, measured.stats.lost):
+        assert (lost.start, lost.end) == (bases[2], bases[3])
 
 
 @pytest.mark.parametrize("has_zones", [True, False])

@@ -19,7 +19,7 @@ from tests.worlds.directories.logs import (
 )
 from tests.worlds.directories.logs import reopen as reopen_dir
 
-from tidelog.env import DirEntry, Env, ManualClock, OsFileSystem
+from tidelog.env import DirEntry, Env, FileSystem, ManualClock, OsFileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.builder import build_batch
 from tidelog.storage import commits, files, log_files
@@ -206,6 +206,25 @@ class TestOverlay:
         found = reader.offset_for_time(12)
         assert found is not None
         assert found.offset == 2
+
+    def test_a_record_that_is_carried_out_meanwhile_hides_no_other_record(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        env = self.prepared()
+        write(env, "4.staged", bytes(build_batch(new_records([14]), base_offset=4)))
+        later = Commit(moves=(Move("t-0", "4.staged", "00000000000000000004.log"),))
+        commits.publish(env.files, PATH, "f" * 32, later)
+        first, _ = commits.find_commits(env.files, PATH)
+        read_commit = commits.read_commit
+
+        def removed(fs: FileSystem, path: str) -> Commit:
+            if path == first:
+                raise FileNotFoundError(2, "carried out", path)
+            return read_commit(fs, path)
+
+        monkeypatch.setattr(commits, "read_commit", removed)
+        found = commits.overlay(env.files, PATH, TopicPartition("t", 0))
+        assert found == {"00000000000000000004.log": "4.staged"}
 
     def test_a_reader_continues_when_the_writer_renames_them(self) -> None:
         env = self.prepared()

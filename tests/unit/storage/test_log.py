@@ -30,11 +30,20 @@ from tidelog.errors import (
     StorageFailure,
 )
 from tidelog.record.builder import build_batch
+from tidelog.storage.log.batch_building import group_records, record_bytes
 from tidelog.storage.segment.offset_index import OffsetIndex
 from tidelog.storage.segment.time_index import TimeIndex
 from tidelog.types import Codec, NewRecord, TimestampType
 
 BIG = {"index.interval.bytes": "0"}
+
+
+def test_records_are_grouped_up_to_the_size_of_a_batch() -> None:
+    record = NewRecord(value=b"v" * 88)
+    size = record_bytes(record)
+    assert [*group_records([record] * 5, 2 * size)] == [[record] * 2, [record] * 2, [record]]
+    assert [*group_records([record] * 2, 2 * size - 1)] == [[record], [record]]
+    assert [*group_records([record] * 2, 1)] == [[record], [record]]
 
 
 class TestOffsets:

@@ -385,6 +385,23 @@ class TestSettingDamageAside:
         _, log = reopen(env)
         assert there(log) == [offset for offset in range(COUNT) if offset != bad]
 
+    def test_after_a_hard_stop_damage_in_an_earlier_segment_is_set_aside(self) -> None:
+        env, directory, log = new_log()
+        put(log, 0)
+        log.flush()
+        directory.checkpoint()
+        for time in range(1, COUNT):
+            put(log, time)
+        log.roll()
+        put(log, COUNT)
+        directory.abandon()
+        flip(env, BAD * SIZE + 40, 3)
+        mend_all(env)
+        _, log = reopen(env)
+        put(log, 9)
+        kept = [offset for offset in range(COUNT + 1) if offset != BAD]
+        assert there(log) == [*kept, COUNT + 1]
+
     def test_no_offset_is_assigned_twice_after_the_end_was_lost(self) -> None:
         env = stopped(clean=True)
         write(env, LOG, read(env, LOG)[: 5 * SIZE + 20])

@@ -5,6 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.server.coordinator.java_hash import ample_table_size
 from tidelog.server.groups.assignors import assign_simple
 from tidelog.server.groups.modern_group import Target
 
@@ -20,6 +21,11 @@ def partitions(of: dict[UUID, int]) -> dict[UUID, frozenset[int]]:
 
 def readers(found: dict[str, Target], topic: UUID, number: int) -> int:
     return sum(number in target.get(topic, ()) for target in found.values())
+
+
+def test_a_table_is_allocated_as_by_kafkas_assignors() -> None:
+    """The number of buckets is (count + 1) / 0.75 + 1, rounded up to a power of two."""
+    assert [ample_table_size(count) for count in (1, 11, 94, 95)] == [4, 32, 128, 256]
 
 
 @given(members, counts, members)
