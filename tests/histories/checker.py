@@ -162,7 +162,7 @@ def _whole(known: _Known) -> Iterator[Anomaly]:
 
 
 def _kept(known: _Known) -> Iterator[Anomaly]:
-    """Yield read or acknowledged values that are missing at the end of the history."""
+    """Yield values that were read or acknowledged, but are missing at the end of the history."""
     final, stored = (
         {partition: {value for _, value in rows} for partition, rows in lists.items()}
         for lists in (known.history.final, known.history.stored)

@@ -14,7 +14,7 @@ class MortalFiles(OsFileSystem):
     A write at which the process is killed may write a part of its bytes.
 
     Attributes:
-        left: Number of remaining changing calls, None for no limit.
+        left: Number of calls that may still change files, None for no limit.
         is_dead: Whether the process was killed.
         last_words: The path of the call at which the process was killed, empty if it was killed
             between two calls.

@@ -498,7 +498,7 @@ def _old_offsets(
     is unknown if the first record with such a timestamp was appended before `cut_ms`: the brokers
     can't search for the first record whose timestamp and append time are both late enough.
 
-    Raises TidelogError if the brokers don't know the times on the clock of retention.
+    Raises TidelogError if the brokers don't know the times on the retention clock.
     """
     key = "tidelog.retention.clock"
     clock = config.tidelog_retention_clock if key in info.settings else RetentionClock.RECORD

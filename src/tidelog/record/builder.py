@@ -80,8 +80,8 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         control: Whether the batch contains control records instead of data.
         delete_horizon_ms: Time in ms since 1970 from which tombstones or markers may be removed.
         offset_deltas: Each record's offset minus `base_offset`, ascending; None for 0, 1, 2, ...
-        last_offset_delta: Offset delta of the batch's last offset; None for the last record's
-            offset delta.
+        last_offset_delta: Offset delta of the batch's last offset. If None, the offset delta of the
+            last record is used.
         default_timestamp: Time in ms for records whose timestamp is None.
 
     Raises:

@@ -599,8 +599,8 @@ _ADVICE: Final[dict[int, str]] = {
     ErrorCode.INVALID_TIMESTAMP: "; the topic's message.timestamp.before.max.ms and"
     " message.timestamp.after.max.ms limit which times are accepted",
     ErrorCode.POLICY_VIOLATION: "; a tidelog broker refuses appends while its clock may be wrong:"
-    " its log has the reason, and `tidelog accept-clock --data DIR` on its machine allows appends"
-    " again",
+    " its log messages name the reason, and `tidelog accept-clock --data DIR` on the broker's"
+    " machine allows appends again",
     ErrorCode.INVALID_RECORD: "; a compacted topic refuses records without a key,"
     " and message.timestamp.before.max.ms and message.timestamp.after.max.ms limit which times are"
     " accepted",

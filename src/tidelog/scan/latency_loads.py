@@ -98,14 +98,14 @@ def slowest_span(by_hour: LatencyByHour) -> tuple[int, int] | None:
 def narrowed_span(
     span: tuple[int, int], total: LatencyHistogram, log_dir: LogDir, names: Sequence[TopicPartition]
 ) -> tuple[int, int]:
-    """Read a span's records, and return the hour that contains the span's largest latency.
+    """Read the records of a time range, and return the hour in it with the largest latency.
 
-    A span of an hour, and a span whose records can't be read or were deleted meanwhile, stays as it
-    is.
+    The range itself is returned if it is only an hour long, or if its records can't be read or were
+    deleted in the meantime.
 
     Args:
-        span: Start and end of append times in ms.
-        total: Latencies whose largest one is in the span.
+        span: The range: start and end of append times in ms.
+        total: Latencies whose largest one is in the range.
         log_dir: The directory.
         names: The partitions.
     """

@@ -447,7 +447,7 @@ class _Planner:
     ) -> list[_Draft]:
         """Draft partitions; unset fields of `single` are taken from `everywhere`.
 
-        Raises InvalidRequest if a range has timestamps, but no range of append times.
+        Raises InvalidRequest if a range limits timestamps without also limiting append times.
         """
         unset = RequestedRange()
         ranges = {name: single.get(name, unset).filled_from(everywhere) for name in names}

@@ -1,9 +1,9 @@
 """Parses points in time and time ranges; ranges are half-open: [start, end).
 
 Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. In rpk's forms, a number of 10
-digits is in seconds and a number of 13 digits is in ms. Dates are in UTC. A length without a sign
-is a time after now. If A is an absolute time and B is a length, B counts from A. All other lengths
-in rpk's forms count from now. `end` means no bound.
+digits is in seconds and a number of 13 digits is in ms. Dates are in UTC. A duration counts from
+now, and forward if it has no sign. Exception: if A is an absolute time, a duration B counts from A.
+`end` means no bound.
 
 Source: behavior of `rpk topic consume --offset`, which converts start and end to offsets. Unlike
 rpk, tidelog selects exactly the records whose times are in the range.

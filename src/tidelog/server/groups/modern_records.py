@@ -71,17 +71,17 @@ VALUE_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class RecordSet(Generic[AssignmentT]):
-    """Kinds of records of one group protocol: the number in each kind's key, and value encodings.
+    """Kinds of records of one group protocol: type numbers of their keys, and value encodings.
 
     Attributes:
-        member_key: Number of the key of a member's subscription.
+        member_key: Type number of the key of a member's subscription.
         write_subscription: Encodes the value for `member_key`.
         read_subscription: Decodes the value for `member_key`.
-        epoch_key: Number of the key of the group's epoch.
+        epoch_key: Type number of the key of the group's epoch.
         epoch_value: Message of the value for `epoch_key`.
-        target_epoch_key: Number of the key of the epoch of the group's target assignment.
-        target_key: Number of the key of a member's target assignment.
-        current_key: Number of the key of a member's current assignment.
+        target_epoch_key: Type number of the key of the target assignment's epoch.
+        target_key: Type number of the key of a member's target assignment.
+        current_key: Type number of the key of a member's current assignment.
         write_assignment: Encodes the value for `current_key`.
         read_assignment: Decodes the value for `current_key`.
     """

@@ -113,7 +113,7 @@ def _end_position(segment: Segment, end: int) -> tuple[int, int | None]:
     result is the segment's size and None.
 
     The batch of the first entry whose offset is `end` or more may still have offsets below `end`.
-    The batch of the next entry has only offsets of at least `end`, so the next entry is used.
+    The entry after it is used, because its batch has no offsets below `end`.
     """
     index = segment.offset_index
     slot = index.slot_at_or_after(end) + 1

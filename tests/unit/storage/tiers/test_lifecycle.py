@@ -372,7 +372,10 @@ def test_scans_and_counts_report_records_lost_after_the_tier(by_time: bool) -> N
 
 
 def test_a_hole_behind_the_tier_ends_with_the_log_start_after_it() -> None:
-    """Until the log start is after the hole, no later segment is copied: it would hide the hole."""
+    """Segments after the hole are copied only once the log start is past it.
+
+    An earlier copy would hide the hole.
+    """
     tiered, start, end = with_hole()
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
     report = tiered.move()
