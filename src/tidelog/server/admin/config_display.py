@@ -225,7 +225,7 @@ def _topic_defaults(defaults: Mapping[str, str], changed: Changed) -> Iterator[C
             if synonym is names[-1] and key.default is not None:
                 synonyms.append(_default(key, synonym))
             entry = _entry(key, synonyms, synonym.name)
-            # For a name with a coarser unit, such as log.retention.hours, Kafka reports the type int.
+            # For a name with a coarser unit (log.retention.hours), Kafka reports the type int.
             kind = entry.kind if synonym.factor == 1 else TYPES["int"]
             yield replace(entry, kind=kind, is_read_only=synonym.name not in DYNAMIC_CONFIGS)
 
