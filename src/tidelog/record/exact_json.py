@@ -83,7 +83,10 @@ def parse(text: str | bytes) -> object:
         RecursionError: The text is nested too deeply.
     """
     if isinstance(text, bytes):
-        text = text.decode()  # Python's `json` would also accept UTF-16 and UTF-32
+        try:
+            text = text.decode()  # Python's `json` would also accept UTF-16 and UTF-32
+        except UnicodeDecodeError as error:
+            raise ValueError(f"byte {error.start} is not UTF-8") from None
     has_zero = "-0" in text  # possibly the number -0
     try:
         return _parse(text, _integer if has_zero else None)

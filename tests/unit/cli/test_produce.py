@@ -197,8 +197,8 @@ def test_a_codec_compresses_batches(flights: Cli) -> None:
             "stdin line 20002: not UTF-8: byte 0xe4",
         ),
         (b'a,b\n1,2\n3,"4\n5,6\n', ("-f", "csv"), "stdin line 3: not CSV: unexpected end"),
-        (b'{}\n{"a":"\xff"}\n', ("-f", "json"), "line 2: not JSON: 'utf-8' codec can't decode"),
-        ('{"a":1}'.encode("utf-16"), ("-f", "json"), "line 1: not JSON: 'utf-8' codec can't"),
+        (b'{}\n{"a":"\xff"}\n', ("-f", "json"), "line 2: not JSON: byte 6 is not UTF-8"),
+        ('{"a":1}'.encode("utf-16"), ("-f", "json"), "line 1: not JSON: byte 0 is not UTF-8"),
         (b'{"t":0}\n{"t":"soon"}', ("-f", "json", "--time", "t"), "line 2: t: 'soon': not a time"),
         (b'{"t":0}\n{"t":[]}', ("-f", "json", "--time", "t"), "which is not a time"),
         (b'{"t":0}\n{"t":1.5}', ("-f", "json", "--time", "t"), "must be a whole number of ms"),
@@ -219,7 +219,7 @@ def test_a_bad_row_is_named_and_the_rows_before_it_stay(
     taken = len(read(flights))
     counted = "1 row before it was" if taken == 1 else "nothing was"
     assert f"{counted} appended" in result.err
-    assert taken == (0 if "UTF-8" in message or "line 1:" in message else 1)
+    assert taken == (0 if "not UTF-8:" in message or "line 1:" in message else 1)
 
 
 REFUSED = b"""k,t,v
