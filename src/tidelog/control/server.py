@@ -174,8 +174,6 @@ class ControlServer:
         link.setblocking(False)
         self._connections[link.fileno()] = _Connection(link)
         self._selector.register(link, selectors.EVENT_READ)
-        # Usually the first request has arrived already, because a holder may call `wait` rarely.
-        self._serve(link.fileno(), selectors.EVENT_READ)
 
     def _drop_silent(self) -> None:
         silent = [c for c in self._connections.values() if c.is_idle]

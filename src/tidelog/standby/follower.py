@@ -76,10 +76,6 @@ if TYPE_CHECKING:
 
 PROMOTE: Final = "promote"
 
-# Maximum time, in seconds, to wait for a client's next request after a response.
-_NEXT_REQUEST_S: Final = 0.02
-# Maximum number of a client's requests between two rounds, so that a client can't stop the copying.
-_REQUESTS_MAX: Final = 8
 # Minimum interval, in ms, between two syncs that a round requests (`_needs_look`).
 _LOOK_INTERVAL_MS: Final = 250
 
@@ -208,19 +204,10 @@ class Follower(Closing):
         return follower
 
     def answer(self) -> None:
-        """Carry out the pending requests of the control channel; call this between two rounds.
-
-        A client usually sends its next request directly after a response. So this method waits
-        briefly for further requests after each request, because a round can take as long as a Fetch
-        waits for new records.
-        """
-        if self._control is None:
-            return
-        self._control.wait(0.0)
-        for _ in range(_REQUESTS_MAX):
-            if not self._control.run_pending() or self.is_promoted:
-                return
-            self._control.wait(_NEXT_REQUEST_S)
+        """Carry out the pending requests of the control channel; call this between two rounds."""
+        if self._control is not None:
+            self._control.wait(0.0)
+            self._control.run_pending()
 
     def make_durable(self) -> None:
         """Make all copied records durable; raises StorageFailure."""

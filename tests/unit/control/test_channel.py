@@ -310,17 +310,6 @@ def test_invalid_bytes_end_only_their_connection(
     assert ask()["pid"] == os.getpid()
 
 
-def test_a_request_that_arrives_with_its_connection_is_read_at_once(
-    server: ControlServer, log_dir: LogDir
-) -> None:
-    link = socket.socket(socket.AF_UNIX)
-    with channel.address(log_dir.path) as address:
-        link.connect(address)
-    link.sendall(encode_frame(channel.request("status", {})))
-    assert server.wait(1.0) == 1
-    link.close()
-
-
 def test_another_version_gets_an_unsupported_version_error(
     server: ControlServer, log_dir: LogDir
 ) -> None:

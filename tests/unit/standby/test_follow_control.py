@@ -113,20 +113,6 @@ def test_status_has_the_position_of_every_partition(
     ]
 
 
-@pytest.mark.parametrize(("requests", "executed"), [(0, 0), (2, 2), (100, 8)])
-def test_a_clients_requests_are_carried_out_between_two_rounds_up_to_a_limit(
-    follower: Follower, monkeypatch: pytest.MonkeyPatch, requests: int, executed: int
-) -> None:
-    left, waits = [1] * requests, list[float]()
-    control = follower._control
-    assert control is not None
-    monkeypatch.setattr(control, "run_pending", lambda: left.pop() if left else 0)
-    monkeypatch.setattr(control, "wait", waits.append)
-    follower.answer()
-    assert (requests - len(left), len(waits)) == (executed, executed + 1)
-    assert max(waits) <= 0.1
-
-
 def test_a_problem_does_not_repeat_the_partition_beside_it(
     follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
